@@ -1,1 +1,21 @@
-//! TODO
+//! End-to-end tests: real processes, real clients, a real S3 server, a real API server, real kills.
+//!
+//! The library is the harness; the tests are in `tests/`. Nothing here runs in the simulation, so the rules of the
+//! crate `env` do not apply.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "tests"
+)]
+
+pub mod apiserver;
+pub mod clients;
+pub mod history;
+pub mod node;
+pub mod s3_proxy;

@@ -1,0 +1,89 @@
+use std::future::Future;
+use std::ops::Range;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use env::Env;
+
+use crate::{BlobError, BlobStore, ObjectMeta, PutOutcome, SharedStore};
+
+const ATTEMPTS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Repeats failed requests a few times with growing, jittered pauses.
+///
+/// The one request that is not repeated is a create whose outcome is unknown: the second try could meet the
+/// object of the first and call it somebody else's. Its caller must look.
+#[derive(Debug)]
+pub struct Retrying {
+    inner: SharedStore,
+    env: Env,
+}
+
+impl Retrying {
+    /// Repeats requests to `inner`.
+    pub fn new(inner: SharedStore, env: Env) -> Retrying {
+        Retrying { inner, env }
+    }
+
+    async fn repeat<T, F>(
+        &self,
+        may_repeat: impl Fn(&BlobError) -> bool + Send,
+        mut attempt: impl FnMut() -> F + Send,
+    ) -> Result<T, BlobError>
+    where
+        F: Future<Output = Result<T, BlobError>> + Send,
+        T: Send,
+    {
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..ATTEMPTS {
+            match attempt().await {
+                Err(error) if may_repeat(&error) => {
+                    tracing::debug!(%error, "object store request is tried again");
+                    self.env.sleep(self.env.jittered(pause)).await;
+                    pause *= 3;
+                }
+                result => return result,
+            }
+        }
+        attempt().await
+    }
+}
+
+#[async_trait]
+impl BlobStore for Retrying {
+    async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
+        self.repeat(BlobError::is_transient, || self.inner.put(key, body.clone())).await
+    }
+
+    async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
+        let not_done = |error: &BlobError| error.is_transient() && !error.outcome_unknown();
+        self.repeat(not_done, || self.inner.put_if_absent(key, body.clone())).await
+    }
+
+    async fn get(&self, key: &str) -> Result<Bytes, BlobError> {
+        self.repeat(BlobError::is_transient, || self.inner.get(key)).await
+    }
+
+    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, BlobError> {
+        self.repeat(BlobError::is_transient, || self.inner.get_range(key, range.clone())).await
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<ObjectMeta>, BlobError> {
+        self.repeat(BlobError::is_transient, || self.inner.head(key)).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        start_after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ObjectMeta>, BlobError> {
+        self.repeat(BlobError::is_transient, || self.inner.list(prefix, start_after, limit)).await
+    }
+
+    async fn delete_many(&self, keys: &[String]) -> Result<Vec<(String, BlobError)>, BlobError> {
+        self.repeat(BlobError::is_transient, || self.inner.delete_many(keys)).await
+    }
+}

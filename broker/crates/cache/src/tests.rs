@@ -1,0 +1,109 @@
+use std::sync::Arc;
+
+use blob::{MemoryStore, Metered, Metrics, Operation};
+use env::Env;
+
+use super::*;
+
+struct Fixture {
+    cache: ObjectCache,
+    store: SharedStore,
+    metrics: Arc<Metrics>,
+}
+
+fn fixture(capacity: u64) -> Fixture {
+    let env = Env::simulated(1);
+    let metrics = Arc::new(Metrics::default());
+    let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
+    let metered: SharedStore = Arc::new(Metered::new(store.clone(), env, metrics.clone()));
+    Fixture {
+        cache: ObjectCache::new(metered, capacity),
+        store,
+        metrics,
+    }
+}
+
+impl Fixture {
+    fn gets(&self) -> u64 {
+        let snapshot = self.metrics.snapshot();
+        snapshot
+            .iter()
+            .find(|row| row.operation == Operation::Get)
+            .unwrap()
+            .requests
+    }
+}
+
+#[tokio::test]
+async fn many_readers_share_one_get() {
+    let f = fixture(1 << 20);
+    let id = Uuid::from_u128(7);
+    f.store
+        .put("wal/x", vec![Bytes::from(vec![5; 1000])])
+        .await
+        .unwrap();
+    let loads = (0..20).map(|_| f.cache.load(id, "wal/x", 1000));
+    for object in futures::future::join_all(loads).await {
+        assert_eq!(object.unwrap().slice(999, 1).unwrap()[0], 5);
+    }
+    assert_eq!(f.gets(), 1);
+    assert!(f.cache.cached(id).is_some_and(|object| !object.is_trusted()));
+}
+
+#[tokio::test]
+async fn own_uploads_need_no_get() {
+    let f = fixture(1 << 20);
+    let id = Uuid::from_u128(7);
+    f.cache
+        .insert(id, vec![Bytes::from_static(b"ab"), Bytes::from_static(b"cd")]);
+    let object = f.cache.load(id, "wal/x", 4).await.unwrap();
+    assert!(object.is_trusted());
+    assert_eq!(f.gets(), 0);
+}
+
+#[tokio::test]
+async fn failures_are_not_remembered() {
+    let f = fixture(1 << 20);
+    let id = Uuid::from_u128(7);
+    assert!(matches!(
+        f.cache.load(id, "wal/x", 3).await,
+        Err(BlobError::NotFound(_))
+    ));
+    f.store
+        .put("wal/x", vec![Bytes::from_static(b"ab")])
+        .await
+        .unwrap();
+    assert!(matches!(
+        f.cache.load(id, "wal/x", 3).await,
+        Err(BlobError::Corrupt(_))
+    ));
+    assert!(f.cache.load(id, "wal/x", 2).await.is_ok());
+    f.cache.forget(id);
+    assert!(f.cache.cached(id).is_none());
+}
+
+#[tokio::test]
+async fn the_cache_stays_within_its_size() {
+    let f = fixture(10_000);
+    for id in 0..100 {
+        f.cache
+            .insert(Uuid::from_u128(id), vec![Bytes::from(vec![0; 1000])]);
+    }
+    assert!(f.cache.stats().bytes <= 10_000);
+    assert!(f.cache.cached(Uuid::from_u128(99)).is_some());
+}
+
+#[tokio::test]
+async fn cold_reads_take_their_range_and_leave_the_cache_alone() {
+    let f = fixture(1 << 20);
+    f.store
+        .put("wal/x", vec![Bytes::from_static(b"0123456789")])
+        .await
+        .unwrap();
+    assert_eq!(&f.cache.read("wal/x", 2..5).await.unwrap()[..], b"234");
+    assert!(matches!(
+        f.cache.read("wal/x", 8..12).await,
+        Err(BlobError::Corrupt(_))
+    ));
+    assert_eq!(f.cache.stats().bytes, 0);
+}

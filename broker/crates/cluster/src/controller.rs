@@ -1,0 +1,302 @@
+//! Who is alive and who leads which shard, as the controller sees it. Synchronous: time comes in as an argument.
+//!
+//! A node lives while its heartbeats come. A shard is led by the coordinator it is placed on; safety does not rest on that
+//! (a new leader fences the old one), so a wrong guess here costs a move, never a record.
+//!
+//! A new controller knows nobody. For a *grace* it only listens: nodes register again and coordinators say what they
+//! lead, which is adopted. Only then are the remaining shards placed and a picture published; otherwise every change of
+//! controller would move all shards and empty every client's metadata.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use env::Instant;
+use kafka_wire::ResponseError;
+use metalog::Owner;
+use types::{Epoch, NodeId, ShardId};
+use uuid::Uuid;
+
+use crate::image::{Broker, ImageRecord, Shard, Topic};
+use crate::placement;
+use crate::protocol::{HeartbeatRequest, HeartbeatResponse};
+use crate::state::Metadata;
+
+/// How long a planned hand-over waits for the old leader to give the shard up.
+const HAND_OVER: Duration = Duration::from_secs(3);
+
+/// Liveness, placement and the picture that follows from them.
+pub struct Controller {
+    epoch: Epoch,
+    session_timeout: Duration,
+    /// Until then nothing is placed or published.
+    grace_ends: Instant,
+    listening: bool,
+    nodes: BTreeMap<NodeId, Node>,
+    /// Where each shard is to be led.
+    placement: BTreeMap<ShardId, NodeId>,
+    /// Shards whose old leader was asked to give them up before the new one starts.
+    leaving: BTreeMap<ShardId, Leaving>,
+    metadata: Arc<Metadata>,
+    /// The published picture; version 0: none yet.
+    image: Arc<ImageRecord>,
+}
+
+struct Node {
+    /// Its last heartbeat.
+    said: HeartbeatRequest,
+    expires: Instant,
+    /// The shards it was last told to lead; `None`: it was told nothing yet.
+    told: Option<BTreeSet<ShardId>>,
+}
+
+struct Leaving {
+    from: NodeId,
+    incarnation: Uuid,
+    /// The old leader was told; when it no longer names the shard it has given it up.
+    told: bool,
+    deadline: Instant,
+}
+
+impl Controller {
+    /// A controller that has just been elected. `grace`: how long it listens before it decides anything.
+    pub fn new(owner: &Owner, epoch: Epoch, session_timeout: Duration, grace: Duration, now: Instant) -> Controller {
+        let image = ImageRecord {
+            version: 0,
+            controller_epoch: epoch.0,
+            cluster_id: String::new(),
+            controller: NodeId(owner.node_id),
+            controller_address: owner.address.clone(),
+            brokers: Vec::new(),
+            topics: Vec::new(),
+            shards: Vec::new(),
+            group_shards: 0,
+        };
+        Controller {
+            epoch,
+            session_timeout,
+            grace_ends: now + grace,
+            listening: true,
+            nodes: BTreeMap::new(),
+            placement: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            metadata: Arc::default(),
+            image: Arc::new(image),
+        }
+    }
+
+    /// Takes note of what the log says now.
+    pub fn set_metadata(&mut self, metadata: Arc<Metadata>, now: Instant) {
+        if !Arc::ptr_eq(&metadata, &self.metadata) {
+            self.metadata = metadata;
+            self.settle(now);
+        }
+    }
+
+    /// Takes note of a heartbeat. DUPLICATE_BROKER_REGISTRATION while another process with this id lives;
+    /// INVALID_REGISTRATION if the request makes no sense.
+    pub fn heartbeat(&mut self, request: &HeartbeatRequest, now: Instant) -> Result<(), ResponseError> {
+        if request.node.0 < 0 || !(request.broker || request.coordinator) {
+            return Err(ResponseError::InvalidRegistration);
+        }
+        self.expire(now);
+        let same = match self.nodes.get(&request.node) {
+            Some(node) if node.said.incarnation != request.incarnation => {
+                return Err(ResponseError::DuplicateBrokerRegistration);
+            }
+            known => known.is_some(),
+        };
+        if request.leaving {
+            self.nodes.remove(&request.node);
+            tracing::info!(node = %request.node, "node left");
+        } else if let (true, Some(node)) = (same, self.nodes.get_mut(&request.node)) {
+            node.said = request.clone();
+            node.expires = now + self.session_timeout;
+        } else {
+            tracing::info!(node = %request.node, zone = request.zone, broker = request.broker,
+                coordinator = request.coordinator, "node registered");
+            let node = Node { said: request.clone(), expires: now + self.session_timeout, told: None };
+            self.nodes.insert(request.node, node);
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Lets time pass: nodes that were silent for too long are gone.
+    pub fn tick(&mut self, now: Instant) {
+        self.expire(now);
+        self.settle(now);
+    }
+
+    /// When [`Controller::tick`] has something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let sessions = self.nodes.values().map(|node| node.expires);
+        let moves = self.leaving.values().map(|leaving| leaving.deadline);
+        sessions.chain(moves).chain(self.listening.then_some(self.grace_ends)).min()
+    }
+
+    /// The answer to a node, if there is news for it. `force`: also without news. Never for a process that does not
+    /// hold the node id.
+    pub fn answer(&mut self, request: &HeartbeatRequest, force: bool) -> Option<HeartbeatResponse> {
+        let fresh = self.image.version > 0
+            && (request.controller_epoch, request.version) != (self.epoch.0, self.image.version);
+        let lead = if request.coordinator { self.shards_to_lead(request.node) } else { BTreeSet::new() };
+        let node = self.nodes.get_mut(&request.node).filter(|node| node.said.incarnation == request.incarnation)?;
+        // While the grace lasts a coordinator keeps what it has.
+        let orders = request.coordinator && !self.listening && node.told.as_ref() != Some(&lead);
+        if !(fresh || orders || force) {
+            return None;
+        }
+        let lead = if self.listening { request.leading.iter().copied().collect() } else { lead };
+        if !self.listening {
+            node.told = Some(lead.clone());
+            for (shard, leaving) in &mut self.leaving {
+                if leaving.from == request.node && !lead.contains(shard) {
+                    leaving.told = true;
+                }
+            }
+        }
+        Some(HeartbeatResponse {
+            error_code: 0,
+            controller_epoch: self.epoch.0,
+            image: fresh.then(|| self.image.as_ref().clone()),
+            lead: lead.into_iter().collect(),
+        })
+    }
+
+    /// The published picture; `None` while there is none.
+    pub fn image(&self) -> Option<Arc<ImageRecord>> {
+        (self.image.version > 0).then(|| self.image.clone())
+    }
+
+    /// Whether every live broker has the published picture.
+    pub fn everybody_knows(&self) -> bool {
+        let (epoch, version) = (self.epoch.0, self.image.version);
+        let mut brokers = self.nodes.values().filter(|node| node.said.broker && !node.said.draining);
+        brokers.all(|node| node.said.controller_epoch == epoch && node.said.version >= version)
+    }
+
+    /// Where a shard is led, with leader -1 while it is nowhere.
+    pub fn shard(&self, shard: ShardId) -> Shard {
+        let leader = match self.leaving.get(&shard) {
+            Some(leaving) => Some(leaving.from),
+            None => self.placement.get(&shard).copied(),
+        };
+        let node = leader.and_then(|leader| self.nodes.get(&leader));
+        match (leader, node) {
+            (Some(leader), Some(node)) => Shard { id: shard, leader, address: node.said.internal.clone() },
+            _ => Shard { id: shard, leader: NodeId(-1), address: String::new() },
+        }
+    }
+
+    fn shards_to_lead(&self, node: NodeId) -> BTreeSet<ShardId> {
+        let placed = self.placement.iter().filter(|(_, leader)| **leader == node);
+        placed.map(|(shard, _)| *shard).filter(|shard| !self.leaving.contains_key(shard)).collect()
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.nodes.retain(|id, node| {
+            let lives = node.expires > now;
+            if !lives {
+                tracing::warn!(node = %id, zone = node.said.zone, "node is silent and taken for dead");
+            }
+            lives
+        });
+    }
+
+    /// Draws the consequences of whatever has changed.
+    fn settle(&mut self, now: Instant) {
+        if self.listening && now >= self.grace_ends && !self.metadata.cluster_id.is_empty() {
+            self.listening = false;
+        }
+        let nodes = &self.nodes;
+        self.placement.retain(|_, node| nodes.get(node).is_some_and(|node| node.said.coordinator));
+        self.adopt();
+        if !self.listening {
+            self.place(now);
+            self.finish_moves(now);
+        }
+        self.publish();
+    }
+
+    /// A shard that is placed nowhere stays with who says that it leads it.
+    fn adopt(&mut self) {
+        for (id, node) in &self.nodes {
+            for shard in node.said.leading.iter().filter(|shard| node.said.coordinator && shard.0 < self.metadata.shards) {
+                self.placement.entry(*shard).or_insert(*id);
+            }
+        }
+    }
+
+    fn place(&mut self, now: Instant) {
+        let coordinators = self.nodes.iter().filter(|(_, node)| node.said.coordinator);
+        let zone = |node: &Node| node.said.zone.clone();
+        let mut able: BTreeMap<_, _> =
+            coordinators.clone().filter(|(_, node)| !node.said.draining).map(|(id, node)| (*id, zone(node))).collect();
+        if able.is_empty() {
+            // Better led by a node that is about to go than not at all.
+            able = coordinators.map(|(id, node)| (*id, zone(node))).collect();
+        }
+        let placed = placement::place(self.metadata.shards, &self.placement, &able);
+        for (shard, node) in &placed {
+            let Some(before) = self.placement.get(shard).filter(|before| *before != node) else { continue };
+            let Some(old) = self.nodes.get(before).filter(|_| !self.leaving.contains_key(shard)) else { continue };
+            tracing::info!(%shard, from = %before, to = %node, "moving a shard");
+            let incarnation = old.said.incarnation;
+            let leaving = Leaving { from: *before, incarnation, told: false, deadline: now + HAND_OVER };
+            self.leaving.insert(*shard, leaving);
+        }
+        self.placement = placed;
+    }
+
+    /// The new leader starts when the old one has given the shard up, is gone, or takes too long.
+    fn finish_moves(&mut self, now: Instant) {
+        let (nodes, placement) = (&self.nodes, &self.placement);
+        self.leaving.retain(|shard, leaving| {
+            let old = nodes.get(&leaving.from).filter(|node| node.said.incarnation == leaving.incarnation);
+            let holds = old.is_some_and(|node| !leaving.told || node.said.leading.contains(shard));
+            let moved_back = placement.get(shard).is_none_or(|node| *node == leaving.from);
+            holds && !moved_back && now < leaving.deadline
+        });
+    }
+
+    fn publish(&mut self) {
+        if self.listening {
+            return;
+        }
+        let brokers = self.nodes.values().filter(|node| node.said.broker).map(|node| broker(&node.said)).collect();
+        let topics = self.metadata.topics.values().filter(|topic| !topic.deleting && topic.ready > 0);
+        let topics = topics.map(|topic| Topic {
+            id: topic.id,
+            name: topic.name.clone(),
+            partitions: topic.partitions.iter().take(topic.ready as usize).copied().collect(),
+            configs: topic.configs.clone(),
+        });
+        let image = ImageRecord {
+            version: self.image.version,
+            controller_epoch: self.epoch.0,
+            cluster_id: self.metadata.cluster_id.clone(),
+            controller: self.image.controller,
+            controller_address: self.image.controller_address.clone(),
+            brokers,
+            topics: topics.collect(),
+            shards: (0..self.metadata.shards).map(|shard| self.shard(ShardId(shard))).collect(),
+            group_shards: self.metadata.group_shards,
+        };
+        if image.version == 0 || image != *self.image {
+            self.image = Arc::new(ImageRecord { version: image.version + 1, ..image });
+        }
+    }
+}
+
+fn broker(said: &HeartbeatRequest) -> Broker {
+    Broker {
+        id: said.node,
+        zone: said.zone.clone(),
+        host: said.host.clone(),
+        port: said.port,
+        zone_ports: said.zone_ports.clone(),
+        internal: said.internal.clone(),
+        draining: said.draining,
+    }
+}

@@ -1,0 +1,205 @@
+//! A metadata log in memory that a test can slow down, stop and take over.
+#![allow(missing_docs, dead_code, reason = "shared by tests and the benchmark, which use parts of it")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use env::{Env, Instant};
+use metalog::{LogError, LogWriter, MetadataLog, Opened, Owner, Slot, SnapshotRef};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use types::{Epoch, LogOffset};
+
+#[derive(Clone)]
+pub struct MemoryLog(Arc<Inner>);
+
+struct Inner {
+    env: Env,
+    state: Mutex<State>,
+    /// Appends wait while it is closed.
+    gate: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    epoch: u64,
+    owner: Option<Owner>,
+    log_start: u64,
+    slots: Vec<Slot>,
+    snapshot: Option<SnapshotRef>,
+    snapshots: BTreeMap<String, Vec<Bytes>>,
+    latency: Duration,
+    unavailable: bool,
+    checks: u32,
+}
+
+pub fn owner(node_id: i32) -> Owner {
+    Owner { node_id, incarnation: uuid::Uuid::from_u128(7), address: format!("node{node_id}:9190") }
+}
+
+impl MemoryLog {
+    pub fn new(env: &Env) -> MemoryLog {
+        let (env, gate) = (env.clone(), watch::Sender::new(true));
+        MemoryLog(Arc::new(Inner { env, state: Mutex::default(), gate }))
+    }
+
+    /// Appends wait until the gate is opened again.
+    pub fn set_open(&self, open: bool) {
+        self.0.gate.send_replace(open);
+    }
+
+    /// How long an append takes.
+    pub fn set_latency(&self, latency: Duration) {
+        self.0.state.lock().latency = latency;
+    }
+
+    pub fn set_unavailable(&self, unavailable: bool) {
+        self.0.state.lock().unavailable = unavailable;
+    }
+
+    /// Number of leadership checks so far.
+    pub fn checks(&self) -> u32 {
+        self.0.state.lock().checks
+    }
+
+    /// Slots with entries.
+    pub fn slots(&self) -> Vec<Slot> {
+        self.0.state.lock().slots.iter().filter(|slot| !slot.entries.is_empty()).cloned().collect()
+    }
+
+    pub fn log_start(&self) -> LogOffset {
+        LogOffset(self.0.state.lock().log_start)
+    }
+
+    async fn wait(&self) {
+        let latency = self.0.state.lock().latency;
+        if !latency.is_zero() {
+            self.0.env.sleep(latency).await;
+        }
+        let _ = self.0.gate.subscribe().wait_for(|open| *open).await;
+    }
+}
+
+#[async_trait]
+impl MetadataLog for MemoryLog {
+    async fn owner(&self) -> Result<Option<(Epoch, Owner)>, LogError> {
+        let state = self.0.state.lock();
+        Ok(state.owner.clone().map(|owner| (Epoch(state.epoch), owner)))
+    }
+
+    async fn open(&self, owner: Owner) -> Result<Opened, LogError> {
+        let mut state = self.0.state.lock();
+        if state.unavailable {
+            return Err(LogError::Unavailable("test".to_owned()));
+        }
+        state.epoch += 1;
+        state.owner = Some(owner);
+        let (epoch, offset) = (Epoch(state.epoch), LogOffset(state.log_start + state.slots.len() as u64));
+        state.slots.push(Slot { offset, epoch, entries: Vec::new() });
+        let writer = Box::new(MemoryWriter { log: self.clone(), epoch, confirmed_at: self.0.env.instant() });
+        let (snapshot, log_start) = (state.snapshot.clone(), LogOffset(state.log_start));
+        Ok(Opened { writer, epoch, snapshot, log_start, tail: offset.next() })
+    }
+
+    async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError> {
+        let state = self.0.state.lock();
+        let log_start = LogOffset(state.log_start);
+        if from < log_start {
+            return Err(LogError::Trimmed { log_start });
+        }
+        let mut bytes = 0;
+        let slots = state.slots.iter().filter(|slot| slot.offset >= from).take_while(|slot| {
+            let room = bytes < max_bytes;
+            bytes += slot.entries.iter().map(Bytes::len).sum::<usize>();
+            room
+        });
+        Ok(slots.cloned().collect())
+    }
+
+    async fn snapshot(&self) -> Result<Option<SnapshotRef>, LogError> {
+        Ok(self.0.state.lock().snapshot.clone())
+    }
+
+    async fn put_snapshot(&self, offset: LogOffset, body: Vec<Bytes>) -> Result<SnapshotRef, LogError> {
+        let key = format!("snapshot/{offset}");
+        let size = body.iter().map(|bytes| bytes.len() as u64).sum();
+        self.0.state.lock().snapshots.insert(key.clone(), body);
+        Ok(SnapshotRef { offset, key, size, sha256: [0; 32], chain: [0; 32] })
+    }
+
+    async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError> {
+        let state = self.0.state.lock();
+        state.snapshots.get(&snapshot.key).cloned().ok_or_else(|| LogError::Corrupt(snapshot.key.clone()))
+    }
+
+    async fn sweep(&self) -> Result<usize, LogError> {
+        Ok(0)
+    }
+}
+
+struct MemoryWriter {
+    log: MemoryLog,
+    epoch: Epoch,
+    confirmed_at: Instant,
+}
+
+impl MemoryWriter {
+    fn check_epoch(&self, state: &State) -> Result<(), LogError> {
+        if state.epoch == self.epoch.0 {
+            return Ok(());
+        }
+        Err(LogError::Fenced { epoch: Epoch(state.epoch), owner: state.owner.clone() })
+    }
+}
+
+#[async_trait]
+impl LogWriter for MemoryWriter {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn tail(&self) -> LogOffset {
+        let state = self.log.0.state.lock();
+        LogOffset(state.log_start + state.slots.len() as u64)
+    }
+
+    fn confirmed_at(&self) -> Instant {
+        self.confirmed_at
+    }
+
+    async fn append(&mut self, entries: Vec<Bytes>) -> Result<LogOffset, LogError> {
+        let start = self.log.0.env.instant();
+        self.log.wait().await;
+        let mut state = self.log.0.state.lock();
+        self.check_epoch(&state)?;
+        let offset = LogOffset(state.log_start + state.slots.len() as u64);
+        state.slots.push(Slot { offset, epoch: self.epoch, entries });
+        self.confirmed_at = start;
+        Ok(offset)
+    }
+
+    async fn install_snapshot(&mut self, snapshot: SnapshotRef, log_start: LogOffset) -> Result<(), LogError> {
+        let mut state = self.log.0.state.lock();
+        self.check_epoch(&state)?;
+        let log_start = log_start.min(snapshot.offset).0.max(state.log_start);
+        state.slots.retain(|slot| slot.offset.0 >= log_start);
+        state.log_start = log_start;
+        state.snapshot = Some(snapshot);
+        Ok(())
+    }
+
+    async fn check(&mut self) -> Result<(), LogError> {
+        let start = self.log.0.env.instant();
+        let mut state = self.log.0.state.lock();
+        state.checks += 1;
+        if state.unavailable {
+            return Err(LogError::Unavailable("test".to_owned()));
+        }
+        self.check_epoch(&state)?;
+        self.confirmed_at = start;
+        Ok(())
+    }
+}

@@ -1,0 +1,452 @@
+//! Making a slot part of the committed state: one SQLite transaction, without a check that could fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension};
+use types::{FastMap, LogOffset, ShardId, Timestamp, TopicId, TopicPartition};
+
+use super::entry::{
+    Change, ExpiredEntry, FileCommitted, FileTakenOver, GroupPut, Objects, Offset, PartitionBatches, PartitionsCreated,
+    RecordsDeleted, TopicsDeleted, decode,
+};
+use super::producer::{self, Producer, Remembered};
+use super::schema::{self, file_state};
+use super::state::{Counters, Partition, ShardState, read_producer};
+use crate::protocol::{Coordinate, TailUpdate};
+use crate::replica::StateError;
+
+type Done = Result<(), StateError>;
+
+impl ShardState {
+    pub(super) fn apply_slot(&mut self, offset: LogOffset, entries: &[Bytes]) -> Done {
+        let transaction = self.db.unchecked_transaction()?;
+        // On an error memory and file part ways: the replica ends, and the view is built anew.
+        let mut slot = Slot {
+            db: &transaction,
+            shard: self.shard,
+            partitions: &mut self.partitions,
+            counters: &mut self.counters,
+            changed: BTreeSet::new(),
+            producers: BTreeMap::new(),
+            news: Vec::new(),
+            news_index: FastMap::default(),
+        };
+        for entry in entries {
+            let (time, change) = decode(entry.clone())?;
+            slot.counters.log_time = slot.counters.log_time.max(time);
+            slot.apply(time, change)?;
+        }
+        let news = slot.finish(offset)?;
+        transaction.commit()?;
+        self.applied = Some(offset);
+        self.tail.push(offset, news);
+        Ok(())
+    }
+}
+
+/// A slot that is being applied. Partitions and producers are written once, at its end.
+struct Slot<'a> {
+    db: &'a Connection,
+    shard: ShardId,
+    partitions: &'a mut FastMap<TopicPartition, Partition>,
+    counters: &'a mut Counters,
+    changed: BTreeSet<TopicPartition>,
+    producers: BTreeMap<(u32, i64), Producer>,
+    news: Vec<TailUpdate>,
+    news_index: FastMap<TopicPartition, usize>,
+}
+
+impl Slot<'_> {
+    fn apply(&mut self, time: Timestamp, change: Change) -> Done {
+        match change {
+            Change::PartitionsCreated(created) => self.partitions_created(&created),
+            Change::TopicsDeleted(deleted) => self.topics_deleted(&deleted),
+            Change::FileCommitted(file) => self.file_committed(time, file),
+            Change::RecordsDeleted(deleted) => self.records_deleted(&deleted),
+            Change::Purged(purged) => self.purge(time, purged.limit),
+            Change::FileTakenOver(file) => self.taken_over(time, &file),
+            Change::FilesHandedOver(files) => self.tombstones(time, &files, file_state::HAND_OVER),
+            Change::FilesDeleted(files) => self.tombstones(time, &files, file_state::DELETE),
+            Change::GroupPut(put) => self.group_put(time, &put),
+            Change::OffsetsCommitted(committed) => self.offsets(time, &committed.group, &committed.offsets),
+            Change::OffsetsDeleted(deleted) => {
+                let mut delete = self.db.prepare_cached(
+                    "DELETE FROM offsets WHERE group_id = ? AND topic = ? AND partition = ?",
+                )?;
+                for (topic, partition) in &deleted.partitions {
+                    delete.execute((&deleted.group, topic, partition))?;
+                }
+                Ok(())
+            }
+            Change::Expired(expired) => self.expired(&expired),
+        }
+    }
+
+    fn partitions_created(&mut self, created: &PartitionsCreated) -> Done {
+        let mut insert = self.db.prepare_cached("INSERT INTO partitions VALUES (?, ?, ?, 0, 0, 0, -1)")?;
+        for &(index, num) in &created.partitions {
+            let id = TopicPartition { topic: created.topic, partition: index };
+            insert.execute((id.topic.0.as_bytes(), index, num))?;
+            self.partitions.insert(id, Partition::new(num));
+            self.counters.next_num = self.counters.next_num.max(num + 1);
+            self.tell(id).high_watermark = 0;
+        }
+        Ok(())
+    }
+
+    fn topics_deleted(&mut self, deleted: &TopicsDeleted) -> Done {
+        for topic in &deleted.topics {
+            let mut gone: Vec<_> = self.partitions.keys().filter(|id| id.topic == topic.topic).copied().collect();
+            gone.sort_unstable();
+            for id in gone {
+                let Some(partition) = self.partitions.remove(&id) else { continue };
+                self.changed.remove(&id);
+                self.producers.retain(|(num, _), _| *num != partition.num);
+                self.db
+                    .prepare_cached("DELETE FROM partitions WHERE topic = ? AND partition = ?")?
+                    .execute((id.topic.0.as_bytes(), id.partition))?;
+                self.garbage(partition.num, &id, i64::MAX)?;
+                self.tell(id).deleted = true;
+            }
+            self.db
+                .prepare_cached("DELETE FROM offsets WHERE topic = ? AND (topic_id IS NULL OR topic_id = ?)")?
+                .execute((&topic.name, topic.topic.0.as_bytes()))?;
+        }
+        Ok(())
+    }
+
+    fn garbage(&self, num: u32, id: &TopicPartition, below: i64) -> Done {
+        self.db
+            .prepare_cached(
+                "INSERT INTO garbage VALUES (?, ?, ?, ?) ON CONFLICT (num) DO UPDATE SET below = excluded.below",
+            )?
+            .execute((num, id.topic.0.as_bytes(), id.partition, below))?;
+        Ok(())
+    }
+
+    fn file_committed(&mut self, time: Timestamp, file: FileCommitted) -> Done {
+        let live: usize = file.partitions.iter().map(|partition| partition.batches.len()).sum();
+        let state = if live > 0 { file_state::LIVE } else { self.dead_state(&file.owners) };
+        self.db.prepare_cached("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?.execute((
+            file.id.cast_signed(),
+            file.object.as_bytes(),
+            file.uploader.0,
+            file.size.cast_signed(),
+            pack_owners(&file.owners),
+            live.cast_signed() as i64,
+            time.0,
+            state,
+            time.0,
+            &file.results[..],
+        ))?;
+        self.counters.next_file = self.counters.next_file.max(file.id + 1);
+        for batches in &file.partitions {
+            self.batches(time, &file, batches)?;
+        }
+        Ok(())
+    }
+
+    fn batches(&mut self, time: Timestamp, file: &FileCommitted, committed: &PartitionBatches) -> Done {
+        let id = committed.partition;
+        let partition = self.partitions.get(&id).copied().filter(|partition| partition.num == committed.num);
+        let mut partition = partition
+            .filter(|partition| partition.high_watermark == committed.base_offset)
+            .ok_or_else(|| StateError::Corrupt(format!("{id}: batches at {} do not fit", committed.base_offset)))?;
+        let mut insert = self.db.prepare_cached("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)")?;
+        let mut coordinates = Vec::with_capacity(committed.batches.len());
+        for batch in &committed.batches {
+            let base_offset = partition.high_watermark;
+            let last_offset = base_offset + i64::from(batch.last_offset_delta);
+            insert.execute((
+                committed.num,
+                last_offset,
+                batch.last_offset_delta,
+                file.id.cast_signed(),
+                batch.position,
+                batch.size,
+                batch.timestamp.0,
+                batch.log_append_time,
+            ))?;
+            let log_append_time = if batch.log_append_time { batch.timestamp } else { Timestamp(-1) };
+            if let Some(producer) = &batch.producer {
+                let key = (committed.num, producer.id);
+                let known = match self.producers.remove(&key) {
+                    Some(known) => Some(known),
+                    None => read_producer(self.db, key.0, key.1)?,
+                };
+                let last_sequence = producer::last_sequence(producer.base_sequence, batch.last_offset_delta);
+                let base_sequence = producer.base_sequence;
+                let remembered = Remembered { base_sequence, last_sequence, base_offset, log_append_time };
+                self.producers.insert(key, producer::accepted(known, producer.epoch, remembered, time));
+            }
+            partition.high_watermark = last_offset + 1;
+            partition.append_time = partition.append_time.max(log_append_time);
+            partition.bytes += u64::from(batch.size);
+            coordinates.push(Coordinate {
+                base_offset,
+                last_offset,
+                object: file.object,
+                object_size: file.size,
+                position: batch.position,
+                size: batch.size,
+                max_timestamp: batch.timestamp,
+                log_append_time,
+            });
+        }
+        self.partitions.insert(id, partition);
+        self.changed.insert(id);
+        self.tell(id).batches.append(&mut coordinates);
+        Ok(())
+    }
+
+    fn records_deleted(&mut self, deleted: &RecordsDeleted) -> Done {
+        for (id, log_start) in &deleted.partitions {
+            let Some(partition) = self.partitions.get_mut(id) else { continue };
+            partition.log_start = *log_start;
+            let num = partition.num;
+            self.changed.insert(*id);
+            self.garbage(num, id, *log_start)?;
+            self.tell(*id);
+        }
+        Ok(())
+    }
+
+    /// Deletes garbage rows, and lets go of the files that hold their bytes.
+    fn purge(&mut self, time: Timestamp, limit: u32) -> Done {
+        let mut left = i64::from(limit);
+        while left > 0 {
+            let garbage = self
+                .db
+                .prepare_cached("SELECT num, topic, partition, below FROM garbage ORDER BY num LIMIT 1")?
+                .query_row((), |row| {
+                    let id = TopicPartition { topic: TopicId(schema::uuid(row, 1)?), partition: row.get(2)? };
+                    Ok((row.get::<_, u32>(0)?, id, row.get::<_, i64>(3)?))
+                })
+                .optional()?;
+            let Some((num, id, below)) = garbage else { break };
+            let cut: Option<i64> = self
+                .db
+                .prepare_cached(
+                    "SELECT last_offset FROM batches WHERE num = ? AND last_offset < ?
+                     ORDER BY last_offset LIMIT 1 OFFSET ?",
+                )?
+                .query_row((num, below, left), |row| row.get(0))
+                .optional()?;
+            // `cut` is the first row that stays for the next time.
+            let end = cut.unwrap_or(below);
+            left -= self.delete_batches(time, num, &id, end)?;
+            if cut.is_none() {
+                self.db.prepare_cached("DELETE FROM garbage WHERE num = ?")?.execute((num,))?;
+                // A partition costs something even without batches.
+                left -= 1;
+                if self.partitions.get(&id).is_none_or(|partition| partition.num != num) {
+                    self.db.prepare_cached("DELETE FROM producers WHERE num = ?")?.execute((num,))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn delete_batches(&mut self, time: Timestamp, num: u32, id: &TopicPartition, end: i64) -> Result<i64, StateError> {
+        let mut select = self.db.prepare_cached(
+            "SELECT file, count(*), sum(size) FROM batches WHERE num = ? AND last_offset < ? GROUP BY file ORDER BY file",
+        )?;
+        let files = select.query_map((num, end), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let files: Vec<(i64, i64, i64)> = files.collect::<Result<_, _>>()?;
+        self.db.prepare_cached("DELETE FROM batches WHERE num = ? AND last_offset < ?")?.execute((num, end))?;
+        let mut deleted = 0;
+        for (file, count, bytes) in files {
+            deleted += count;
+            if let Some(partition) = self.partitions.get_mut(id).filter(|partition| partition.num == num) {
+                partition.bytes = partition.bytes.saturating_sub(bytes.cast_unsigned());
+                self.changed.insert(*id);
+            }
+            let (live, owners) = self
+                .db
+                .prepare_cached("UPDATE files SET live = live - ? WHERE id = ? RETURNING live, owners")?
+                .query_row((count, file), |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+            if live == 0 {
+                let state = self.dead_state(&unpack_owners(&owners));
+                self.db
+                    .prepare_cached("UPDATE files SET state = ?, state_since = ? WHERE id = ?")?
+                    .execute((state, time.0, file))?;
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// The state of a file whose last batch here is gone.
+    fn dead_state(&self, owners: &[ShardId]) -> i64 {
+        match owners {
+            [first, ..] if *first != self.shard => file_state::WAITING,
+            [_, _, ..] => file_state::HAND_OVER,
+            _ => file_state::DELETE,
+        }
+    }
+
+    fn taken_over(&mut self, time: Timestamp, file: &FileTakenOver) -> Done {
+        let object = file.object.as_bytes();
+        let state: Option<i64> = self
+            .db
+            .prepare_cached("SELECT state FROM files WHERE object = ?")?
+            .query_row((object,), |row| row.get(0))
+            .optional()?;
+        let owners = pack_owners(&file.owners);
+        let dead = self.dead_state(&file.owners);
+        match state {
+            None => {
+                self.db
+                    .prepare_cached("INSERT INTO files VALUES (?, ?, -1, ?, ?, 0, ?, ?, ?, NULL)")?
+                    .execute((file.id.cast_signed(), object, file.size.cast_signed(), owners, time.0, dead, time.0))?;
+                self.counters.next_file = self.counters.next_file.max(file.id + 1);
+            }
+            Some(file_state::LIVE) => {
+                self.db.prepare_cached("UPDATE files SET owners = ? WHERE object = ?")?.execute((owners, object))?;
+            }
+            Some(file_state::WAITING) => {
+                self.db
+                    .prepare_cached("UPDATE files SET owners = ?, state = ?, state_since = ? WHERE object = ?")?
+                    .execute((owners, dead, time.0, object))?;
+            }
+            // It was taken over before.
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    fn tombstones(&mut self, time: Timestamp, files: &Objects, from: i64) -> Done {
+        let mut update = self
+            .db
+            .prepare_cached("UPDATE files SET state = ?, state_since = ? WHERE object = ? AND state = ?")?;
+        for object in &files.objects {
+            update.execute((file_state::TOMBSTONE, time.0, object.as_bytes(), from))?;
+        }
+        Ok(())
+    }
+
+    fn group_put(&mut self, time: Timestamp, put: &GroupPut) -> Done {
+        match &put.metadata {
+            Some(metadata) => {
+                self.db
+                    .prepare_cached(
+                        "INSERT INTO groups VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET metadata = excluded.metadata",
+                    )?
+                    .execute((&put.group, &metadata[..]))?;
+            }
+            None => {
+                self.db.prepare_cached("DELETE FROM groups WHERE id = ?")?.execute((&put.group,))?;
+                self.db.prepare_cached("DELETE FROM offsets WHERE group_id = ?")?.execute((&put.group,))?;
+            }
+        }
+        self.offsets(time, &put.group, &put.offsets)
+    }
+
+    fn offsets(&mut self, time: Timestamp, group: &str, offsets: &[Offset]) -> Done {
+        let mut put = self.db.prepare_cached(
+            "INSERT INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (group_id, topic, partition) DO UPDATE SET
+             topic_id = excluded.topic_id, offset = excluded.offset, leader_epoch = excluded.leader_epoch,
+             metadata = excluded.metadata, committed_at = excluded.committed_at",
+        )?;
+        for commit in offsets {
+            put.execute((
+                group,
+                &commit.topic,
+                commit.partition,
+                commit.topic_id.map(|id| *id.0.as_bytes()),
+                commit.offset,
+                commit.leader_epoch,
+                &commit.metadata,
+                time.0,
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn expired(&mut self, expired: &ExpiredEntry) -> Done {
+        let before = expired.producers_before;
+        let mut delete = self
+            .db
+            .prepare_cached("DELETE FROM producers WHERE num = ? AND producer = ? AND used_at < ?")?;
+        for key in &expired.producers {
+            // Used again in this very slot: its row is about to be written anew.
+            if self.producers.get(key).is_some_and(|producer| producer.used_at >= before) {
+                continue;
+            }
+            self.producers.remove(key);
+            delete.execute((key.0, key.1, before.0))?;
+        }
+        let mut forget = self.db.prepare_cached("UPDATE files SET results = NULL WHERE id = ?")?;
+        for id in &expired.results {
+            forget.execute((id.cast_signed(),))?;
+        }
+        let mut delete = self.db.prepare_cached("DELETE FROM files WHERE id = ? AND state = ?")?;
+        for id in &expired.tombstones {
+            delete.execute((id.cast_signed(), file_state::TOMBSTONE))?;
+        }
+        Ok(())
+    }
+
+    /// The news of a partition in this slot.
+    fn tell(&mut self, id: TopicPartition) -> &mut TailUpdate {
+        let at = *self.news_index.entry(id).or_insert(self.news.len());
+        if at >= self.news.len() {
+            // Bounds are filled in at the end of the slot.
+            let batches = Vec::new();
+            self.news.push(TailUpdate { partition: id, log_start_offset: 0, high_watermark: 0, deleted: false, batches });
+        }
+        #[allow(clippy::indexing_slicing, reason = "`at` is an index of `news` or was just made one")]
+        &mut self.news[at]
+    }
+
+    fn finish(self, offset: LogOffset) -> Result<Vec<TailUpdate>, StateError> {
+        let mut update = self.db.prepare_cached(
+            "UPDATE partitions SET log_start = ?, high_watermark = ?, bytes = ?, append_time = ?
+             WHERE topic = ? AND partition = ?",
+        )?;
+        for id in &self.changed {
+            if let Some(partition) = self.partitions.get(id) {
+                update.execute((
+                    partition.log_start,
+                    partition.high_watermark,
+                    partition.bytes.cast_signed(),
+                    partition.append_time.0,
+                    id.topic.0.as_bytes(),
+                    id.partition,
+                ))?;
+            }
+        }
+        let mut put = self.db.prepare_cached("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?, ?)")?;
+        for ((num, id), producer) in &self.producers {
+            put.execute((num, id, producer.epoch, producer.used_at.0, producer.pack()))?;
+        }
+        self.db
+            .prepare_cached("UPDATE meta SET applied = ?, next_file = ?, next_num = ?, log_time = ?")?
+            .execute((
+                offset.0.cast_signed(),
+                self.counters.next_file.cast_signed(),
+                self.counters.next_num,
+                self.counters.log_time.0,
+            ))?;
+        let mut news = self.news;
+        for update in &mut news {
+            if let Some(partition) = self.partitions.get(&update.partition) {
+                update.log_start_offset = partition.log_start;
+                update.high_watermark = partition.high_watermark;
+            }
+        }
+        Ok(news)
+    }
+}
+
+/// Owners as they are stored: four bytes each, big-endian.
+pub fn pack_owners(owners: &[ShardId]) -> Vec<u8> {
+    owners.iter().flat_map(|owner| owner.0.to_be_bytes()).collect()
+}
+
+/// Reads what [`pack_owners`] wrote.
+pub fn unpack_owners(packed: &[u8]) -> Vec<ShardId> {
+    let (owners, _) = packed.as_chunks::<4>();
+    owners.iter().map(|owner| ShardId(u32::from_be_bytes(*owner))).collect()
+}
+

@@ -1,0 +1,274 @@
+//! Work that a leader does on its own: retention, purging, the deletion of files, expiry, checkpoints.
+//!
+//! Jobs look for work through readers, off the commit path, and change the state by ordinary commands. They keep
+//! nothing that matters: a new leader starts them anew.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blob::SharedStore;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use types::{ShardId, Timestamp, TopicId, TopicPartition};
+use uuid::Uuid;
+
+use super::queries::{self, DeadFile};
+use super::schema::file_state;
+use super::{Command, Expired, Output, ShardService};
+use crate::codes;
+use crate::protocol::{DeleteRecordsPartition, HandOverFileRequest};
+use crate::replica::ReplicaError;
+
+/// How long the records of a topic are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetentionConfig {
+    /// `retention.ms`; below 0: for ever.
+    pub retention_ms: i64,
+    /// `retention.bytes` per partition; below 0: no bound.
+    pub retention_bytes: i64,
+}
+
+/// The retention of a topic as of now; `None`: nothing is known of it, and nothing is deleted.
+pub type RetentionOf = Arc<dyn Fn(TopicId) -> Option<RetentionConfig> + Send + Sync>;
+
+/// Sends a request to the leader of the shard it names and returns the error code of the answer.
+pub type HandOver = Arc<dyn Fn(HandOverFileRequest) -> BoxFuture<'static, i16> + Send + Sync>;
+
+/// Intervals and bounds of the jobs.
+#[derive(Clone, Debug)]
+pub struct JobOptions {
+    /// Pause between two passes of retention that found little.
+    pub retention_interval: Duration,
+    /// An object is deleted this long after its last batch: longer than the longest read and than any coordinate
+    /// is cached.
+    pub file_grace: Duration,
+    /// Pause between two looks for dead files, and for garbage.
+    pub file_interval: Duration,
+    /// Producers are forgotten when unused for this long (`producer.id.expiration.ms`).
+    pub producer_expiry: Duration,
+    /// The answer to a commit is kept this long for a retry of the same file.
+    pub result_expiry: Duration,
+    /// A file that is gone is remembered this long, so that a late commit of it is refused.
+    pub tombstone_expiry: Duration,
+    /// Pause between two looks for what has expired.
+    pub expiry_interval: Duration,
+    /// The SQLite WAL is checkpointed beyond this size, in bytes.
+    pub wal_bytes: u64,
+}
+
+impl Default for JobOptions {
+    fn default() -> Self {
+        Self {
+            retention_interval: Duration::from_secs(30),
+            file_grace: Duration::from_secs(10 * 60),
+            file_interval: Duration::from_secs(1),
+            producer_expiry: Duration::from_secs(24 * 3600),
+            result_expiry: Duration::from_secs(30 * 60),
+            tombstone_expiry: Duration::from_secs(24 * 3600),
+            expiry_interval: Duration::from_secs(60),
+            wal_bytes: 16 * 1024 * 1024,
+        }
+    }
+}
+
+/// What the jobs need from outside.
+#[derive(Clone)]
+pub struct Jobs {
+    /// Where the WAL objects are.
+    pub store: SharedStore,
+    /// The key of a WAL object.
+    pub object_key: fn(Uuid) -> String,
+    /// Asked for each topic in each pass, so that a changed configuration counts at once.
+    pub retention: RetentionOf,
+    /// Reaches the other owners of files.
+    pub hand_over: HandOver,
+    /// Intervals and bounds.
+    pub options: JobOptions,
+}
+
+/// Batches that retention looks at per partition and pass, and moves past in one command.
+const RETENTION_BATCHES: usize = 2_000;
+/// Batches that are purged in one log entry: about two milliseconds of the leader.
+const PURGE_BATCHES: u32 = 1_000;
+/// Most files handled at a time.
+const FILES: usize = 1_000;
+const HAND_OVERS: usize = 32;
+/// Most things forgotten in one log entry.
+const EXPIRE: usize = 1_000;
+
+type Pass = Result<(), ReplicaError>;
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl ShardService {
+    /// Runs the jobs until the shard is no longer led from here.
+    pub async fn run_jobs(&self, jobs: &Jobs) {
+        let options = &jobs.options;
+        let all = async {
+            if self.leading().await.is_err() {
+                return;
+            }
+            futures::join!(
+                self.repeat("retention", options.retention_interval, || self.retention_pass(jobs)),
+                self.repeat("purge", options.file_interval, || self.purge()),
+                self.repeat("hand-over", options.file_interval, || self.hand_files_over(jobs)),
+                self.repeat("deletion", options.file_interval, || self.delete_files(jobs)),
+                self.repeat("expiry", options.expiry_interval, || self.expire(options)),
+                self.repeat("checkpoint", Duration::from_millis(250), || self.checkpoint(options.wal_bytes)),
+            );
+        };
+        tokio::select! {
+            biased;
+            _ = self.ended() => {}
+            () = all => {}
+        }
+    }
+
+    async fn repeat<F: Future<Output = Pass>>(&self, job: &str, interval: Duration, mut pass: impl FnMut() -> F) {
+        loop {
+            if let Err(error) = pass().await {
+                tracing::debug!(shard = %self.shard(), job, %error, "job interrupted");
+            }
+            self.env.sleep(self.env.jittered(interval)).await;
+        }
+    }
+
+    /// Moves log starts up to where retention wants them, at once however much that is.
+    pub(super) async fn retention_pass(&self, jobs: &Jobs) -> Pass {
+        let mut work: Vec<TopicPartition> = self.read(queries::partitions).await?;
+        while !work.is_empty() {
+            let mut again = Vec::new();
+            let mut moves = Vec::new();
+            let mut batches = 0;
+            for id in work {
+                let Some(config) = (jobs.retention)(id.topic) else { continue };
+                let keep_from = (config.retention_ms >= 0).then(|| self.env.now().plus(-config.retention_ms));
+                let boundary = self
+                    .read(|db| queries::retention(db, &id, keep_from, config.retention_bytes, RETENTION_BATCHES))
+                    .await?;
+                let Some(boundary) = boundary else { continue };
+                if boundary.batches == RETENTION_BATCHES {
+                    again.push(id);
+                }
+                batches += boundary.batches;
+                moves.push(DeleteRecordsPartition { partition: id, offset: boundary.offset });
+                if batches >= RETENTION_BATCHES || moves.len() >= RETENTION_BATCHES {
+                    self.submit(Command::DeleteRecords(std::mem::take(&mut moves))).await?;
+                    batches = 0;
+                }
+            }
+            if !moves.is_empty() {
+                self.submit(Command::DeleteRecords(moves)).await?;
+            }
+            if !again.is_empty() {
+                // What was moved past must not be counted again for long.
+                self.purge().await?;
+            }
+            work = again;
+        }
+        Ok(())
+    }
+
+    /// Removes garbage until there is none, a small step at a time.
+    pub(super) async fn purge(&self) -> Pass {
+        while self.submit(Command::Purge { max_batches: PURGE_BATCHES }).await? == Output::Purged(true) {}
+        Ok(())
+    }
+
+    /// Hands files that are dead here to their next owners.
+    pub(super) async fn hand_files_over(&self, jobs: &Jobs) -> Pass {
+        // A shard that cannot be reached must not hold up the files of the others.
+        let mut unreachable: BTreeSet<ShardId> = BTreeSet::new();
+        let now = self.env.now();
+        let dead = self.read(|db| queries::dead_files(db, file_state::HAND_OVER, now, 10 * FILES)).await?;
+        for files in dead.chunks(HAND_OVERS) {
+            let mut calls = futures::stream::FuturesOrdered::new();
+            for DeadFile { object, size, owners } in files {
+                let Some((_, owners)) = owners.split_first() else { continue };
+                let Some(&next) = owners.first() else { continue };
+                if unreachable.contains(&next) {
+                    continue;
+                }
+                let owners = owners.to_vec();
+                let call = (jobs.hand_over)(HandOverFileRequest { shard: next, object: *object, size: *size, owners });
+                let object = *object;
+                calls.push_back(async move { (next, object, call.await) });
+            }
+            let mut taken = Vec::new();
+            while let Some((next, object, code)) = calls.next().await {
+                if code == codes::NONE {
+                    taken.push(object);
+                } else {
+                    tracing::debug!(shard = %self.shard(), %next, code, "hand-over of a file failed, it is repeated");
+                    unreachable.insert(next);
+                }
+            }
+            if !taken.is_empty() {
+                self.submit(Command::FilesHandedOver(taken)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes objects that nobody needs any more.
+    pub(super) async fn delete_files(&self, jobs: &Jobs) -> Pass {
+        loop {
+            let older_than = self.env.now().plus(-millis(jobs.options.file_grace));
+            let dead = self.read(|db| queries::dead_files(db, file_state::DELETE, older_than, FILES)).await?;
+            if dead.is_empty() {
+                return Ok(());
+            }
+            // Who was deposed meanwhile must not go on deleting by an old view.
+            self.strict_read(|_| Ok(())).await?;
+            let keys: Vec<_> = dead.iter().map(|file| (jobs.object_key)(file.object)).collect();
+            let failed: BTreeSet<String> = match jobs.store.delete_many(&keys).await {
+                Ok(failed) => {
+                    if let Some((_, error)) = failed.first() {
+                        tracing::warn!(shard = %self.shard(), failed = failed.len(), %error, "objects not deleted");
+                    }
+                    failed.into_iter().map(|(key, _)| key).collect()
+                }
+                Err(error) => {
+                    tracing::warn!(shard = %self.shard(), objects = keys.len(), %error, "deletion of objects failed");
+                    return Ok(());
+                }
+            };
+            let gone = dead.iter().zip(&keys).filter(|(_, key)| !failed.contains(*key));
+            let gone: Vec<_> = gone.map(|(file, _)| file.object).collect();
+            if !gone.is_empty() {
+                self.submit(Command::FilesDeleted(gone)).await?;
+            }
+            if !failed.is_empty() {
+                // The rest stays for the next time, instead of being asked for in a circle.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Forgets producers, results and tombstones that are too old.
+    pub(super) async fn expire(&self, options: &JobOptions) -> Pass {
+        let before = |age: Duration| -> Timestamp { self.env.now().plus(-millis(age)) };
+        let (producers_before, results_before) = (before(options.producer_expiry), before(options.result_expiry));
+        let tombstones_before = before(options.tombstone_expiry);
+        let (mut producer, mut file) = ((0, i64::MIN), 0);
+        loop {
+            let (producers, results, tombstones) = self
+                .read(|db| {
+                    let producers = queries::idle_producers(db, producers_before, producer, EXPIRE)?;
+                    let results = queries::old_results(db, results_before, file, EXPIRE)?;
+                    Ok((producers, results, queries::old_tombstones(db, tombstones_before, EXPIRE)?))
+                })
+                .await?;
+            if producers.is_empty() && results.is_empty() && tombstones.is_empty() {
+                return Ok(());
+            }
+            producer = producers.last().copied().unwrap_or(producer);
+            file = results.last().copied().unwrap_or(file);
+            let expired = Expired { producers, producers_before, results, tombstones };
+            self.submit(Command::Expire(expired)).await?;
+        }
+    }
+}

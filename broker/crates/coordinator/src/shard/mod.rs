@@ -1,0 +1,42 @@
+//! One partition of `__diskless_metadata` (a *shard*): which batches its partitions hold and where their bytes lie.
+//!
+//! ```text
+//!  partitions ──num──▶ batches ──file──▶ files ──object──▶ object store
+//!      │ log start,     (num, last offset)   live batches here, owner chain
+//!      │ high watermark                      LIVE ▸ DEAD ▸ handed over or deleted (tombstone) ▸ gone
+//!      └─num──▶ producers (last five batches each)       groups, offsets
+//! ```
+//!
+//! - *Judging* reads committed state and a small overlay of what is pending in memory; it writes nothing to SQLite.
+//!   What it decides is logged in full ([`entry`]), so applying is blind.
+//! - *Applying* a slot is one SQLite transaction, which also stores the slot's offset.
+//! - *Deleting* is two steps: the log start moves (or the partition is forgotten) at once, the rows below it become
+//!   garbage that [`Command::Purge`] removes in bounded steps, so no commit waits for a large deletion.
+//! - *Files* die here when their last batch is purged. The first of the remaining owners holds a file; it hands a dead
+//!   one to the next, and the last one deletes the object after a grace. A tombstone stays for a day: a commit
+//!   that comes too late is refused, not accepted without its bytes.
+//! - *Reads* use connections of their own, see committed state only, and never wait for the leader.
+
+mod apply;
+mod command;
+mod entry;
+mod groups;
+mod jobs;
+mod judge;
+mod producer;
+mod queries;
+mod readers;
+mod schema;
+mod service;
+mod snapshot;
+mod state;
+mod tail;
+
+#[cfg(test)]
+mod tests;
+
+pub use command::{Command, Expired, OffsetCommit, Output};
+pub use groups::{StoredGroup, StoredOffset};
+pub use jobs::{HandOver, JobOptions, Jobs, RetentionConfig, RetentionOf};
+pub use service::{ShardOptions, ShardService};
+pub use state::ShardState;

@@ -1,0 +1,129 @@
+//! The tables of the view, and how connections to it are set up.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+use uuid::Uuid;
+
+/// Kept in `user_version`; snapshots of another one are refused.
+pub const VERSION: i32 = 1;
+
+/// Batches have no row of their own id: they are found by partition number and last offset, and rows of one
+/// partition lie side by side. `num` and `file` are small integers because they are in every row.
+const TABLES: &str = "
+    CREATE TABLE meta (
+        id INTEGER PRIMARY KEY CHECK (id = 0),
+        applied INTEGER NOT NULL,
+        next_file INTEGER NOT NULL,
+        next_num INTEGER NOT NULL,
+        log_time INTEGER NOT NULL
+    );
+    CREATE TABLE partitions (
+        topic BLOB NOT NULL,
+        partition INTEGER NOT NULL,
+        num INTEGER NOT NULL,
+        log_start INTEGER NOT NULL,
+        high_watermark INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        append_time INTEGER NOT NULL,
+        PRIMARY KEY (topic, partition)
+    ) WITHOUT ROWID;
+    CREATE TABLE batches (
+        num INTEGER NOT NULL,
+        last_offset INTEGER NOT NULL,
+        delta INTEGER NOT NULL,
+        file INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        timestamp INTEGER NOT NULL,
+        log_append_time INTEGER NOT NULL,
+        PRIMARY KEY (num, last_offset)
+    ) WITHOUT ROWID;
+    CREATE TABLE garbage (
+        num INTEGER PRIMARY KEY,
+        topic BLOB NOT NULL,
+        partition INTEGER NOT NULL,
+        below INTEGER NOT NULL
+    );
+    CREATE TABLE files (
+        id INTEGER PRIMARY KEY,
+        object BLOB NOT NULL UNIQUE,
+        uploader INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        owners BLOB NOT NULL,
+        live INTEGER NOT NULL,
+        committed_at INTEGER NOT NULL,
+        state INTEGER NOT NULL,
+        state_since INTEGER NOT NULL,
+        results BLOB
+    );
+    CREATE INDEX files_by_state ON files (state, state_since) WHERE state > 0;
+    CREATE TABLE producers (
+        num INTEGER NOT NULL,
+        producer INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        used_at INTEGER NOT NULL,
+        batches BLOB NOT NULL,
+        PRIMARY KEY (num, producer)
+    ) WITHOUT ROWID;
+    CREATE TABLE groups (id TEXT PRIMARY KEY, metadata BLOB NOT NULL);
+    CREATE TABLE offsets (
+        group_id TEXT NOT NULL,
+        topic TEXT NOT NULL,
+        partition INTEGER NOT NULL,
+        topic_id BLOB,
+        offset INTEGER NOT NULL,
+        leader_epoch INTEGER NOT NULL,
+        metadata TEXT,
+        committed_at INTEGER NOT NULL,
+        PRIMARY KEY (group_id, topic, partition)
+    ) WITHOUT ROWID;
+    CREATE INDEX offsets_by_topic ON offsets (topic);
+    INSERT INTO meta VALUES (0, -1, 1, 1, 0);
+";
+
+/// Values of `files.state`.
+pub mod file_state {
+    /// It has live batches here.
+    pub const LIVE: i64 = 0;
+    /// No live batch here; the next owner is to take it over.
+    pub const HAND_OVER: i64 = 1;
+    /// No live batch anywhere; the object is to be deleted.
+    pub const DELETE: i64 = 2;
+    /// No live batch here, but an owner before this one still holds it.
+    pub const WAITING: i64 = 3;
+    /// Not ours any more, or gone.
+    pub const TOMBSTONE: i64 = 4;
+}
+
+/// Creates an empty view.
+pub fn create(path: &Path) -> rusqlite::Result<Connection> {
+    let db = open(path)?;
+    db.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"))?;
+    Ok(db)
+}
+
+/// Opens a view for writing. It need not survive a power cut, so it is never synced; whoever opens a shard rebuilds it.
+/// Checkpoints are started by hand, off the commit path.
+pub fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let db = Connection::open(path)?;
+    db.set_prepared_statement_cache_capacity(64);
+    db.execute_batch(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_spill = OFF;
+         PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = -131072; PRAGMA temp_store = MEMORY;",
+    )?;
+    Ok(db)
+}
+
+/// Opens a view for reading.
+pub fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
+    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    db.set_prepared_statement_cache_capacity(64);
+    db.execute_batch("PRAGMA mmap_size = 4294967296; PRAGMA cache_size = -4096; PRAGMA query_only = ON;")?;
+    Ok(db)
+}
+
+/// Reads a UUID column.
+pub fn uuid(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
+    row.get(column).map(Uuid::from_bytes)
+}

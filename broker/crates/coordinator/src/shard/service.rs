@@ -1,0 +1,264 @@
+//! A shard that this node leads, as the RPC server sees it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use env::Env;
+use metalog::{MetadataLog, Owner};
+use rusqlite::Connection;
+use tokio::sync::watch;
+use types::{Epoch, LogOffset, ShardId, Timestamp};
+
+use super::readers::Readers;
+use super::state::view;
+use super::tail::{News, Tail};
+use super::{Command, Output, ShardState, queries, schema};
+use crate::codes;
+use crate::protocol::{
+    CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest, DeleteRecordsResponse,
+    DeleteTopicsRequest, DescribeFilesRequest, DescribeFilesResponse, ErrorResponse, FindBatchesRequest,
+    FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse, TailRequest, TailResponse,
+};
+use crate::replica::{self, End, Options, ReplicaError, ReplicaHandle, StateError, Status};
+
+/// The longest that a follower may wait for news.
+const MAX_TAIL_WAIT: Duration = Duration::from_secs(30);
+
+/// What a shard needs to know to run.
+#[derive(Clone, Debug)]
+pub struct ShardOptions {
+    /// Which shard it is.
+    pub shard: ShardId,
+    /// The node's directory for what may be deleted at any moment; the view lies in `shards/<id>` below.
+    pub data_dir: PathBuf,
+    /// Bounds of the replica.
+    pub replica: Options,
+}
+
+/// A shard that this node leads or is about to lead. Shared by everybody who serves requests; it stops when it is
+/// fenced, when [`ShardService::stop`] is called or when the last clone is dropped.
+///
+/// Answers carry an error code: COORDINATOR_LOAD_IN_PROGRESS while the log is being opened, NOT_COORDINATOR when
+/// another node leads, COORDINATOR_NOT_AVAILABLE when log or view failed (and the outcome may be unknown).
+#[derive(Clone)]
+pub struct ShardService {
+    pub(super) env: Env,
+    shard: ShardId,
+    replica: ReplicaHandle<ShardState>,
+    readers: Arc<Readers>,
+    tail: Arc<Tail>,
+    dir: PathBuf,
+    truncate_wal: Arc<AtomicBool>,
+}
+
+/// The error code that says why a shard did not answer.
+pub fn error_code(error: &ReplicaError) -> i16 {
+    match error {
+        ReplicaError::Loading => codes::COORDINATOR_LOAD_IN_PROGRESS,
+        ReplicaError::NotLeader => codes::NOT_COORDINATOR,
+        ReplicaError::Unavailable(_) => codes::COORDINATOR_NOT_AVAILABLE,
+    }
+}
+
+fn code_of<T>(result: &Result<T, ReplicaError>) -> i16 {
+    result.as_ref().err().map_or(codes::NONE, error_code)
+}
+
+impl ShardService {
+    /// Starts to take the shard over: fences whoever leads it, rebuilds the view, then serves. Returns at once.
+    pub fn start(env: &Env, options: ShardOptions, log: Arc<dyn MetadataLog>, owner: Owner) -> Result<Self, StateError> {
+        let shard = options.shard;
+        let dir = options.data_dir.join("shards").join(shard.to_string());
+        let tail = Arc::new(Tail::default());
+        let truncate_wal = Arc::new(AtomicBool::new(false));
+        let state = ShardState::create(shard, &dir, tail.clone(), truncate_wal.clone())?;
+        let name = format!("shard-{shard}");
+        let replica = replica::start(env, &name, log, state, owner, options.replica)
+            .map_err(|error| StateError::View(format!("thread {name}: {error}")))?;
+        let readers = Arc::new(Readers::new(view(&dir)));
+        Ok(Self { env: env.clone(), shard, replica, readers, tail, dir, truncate_wal })
+    }
+
+    /// Which shard this is.
+    pub fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    /// What the shard is doing, and every change of it.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.replica.status()
+    }
+
+    /// Whether the shard is led from here, as far as is known.
+    pub fn is_leading(&self) -> bool {
+        self.replica.check_leading().is_ok()
+    }
+
+    /// Whether both are the same opening of a shard.
+    pub fn same_as(&self, other: &ShardService) -> bool {
+        Arc::ptr_eq(&self.tail, &other.tail)
+    }
+
+    /// Waits until the shard is led from here and returns the term.
+    pub async fn leading(&self) -> Result<Epoch, ReplicaError> {
+        self.replica.leading().await
+    }
+
+    /// Finishes what was accepted, then lets the shard go.
+    pub async fn stop(&self) {
+        self.replica.stop().await;
+    }
+
+    /// Waits until the shard is no longer led from here.
+    pub async fn ended(&self) -> End {
+        self.replica.ended().await
+    }
+
+    pub(super) async fn submit(&self, command: Command) -> Result<Output, ReplicaError> {
+        self.replica.submit(command).await
+    }
+
+    /// Reads the committed state. A view that cannot be read is given up, with the replica: it will be built anew.
+    pub(super) async fn read<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, ReplicaError> {
+        self.replica.check_leading()?;
+        match self.readers.read(read) {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                let reason = format!("reading the view of shard {}: {error}", self.shard);
+                self.replica.fail(reason.clone()).await;
+                Err(ReplicaError::Unavailable(reason))
+            }
+        }
+    }
+
+    /// Reads a state that has everything that was answered before the call.
+    pub(super) async fn strict_read<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, ReplicaError> {
+        self.replica.barrier().await?;
+        self.read(read).await
+    }
+
+    /// `DisklessCreatePartitions`
+    pub async fn create_partitions(&self, request: CreatePartitionsRequest) -> ErrorResponse {
+        ErrorResponse { error_code: code_of(&self.submit(Command::CreatePartitions(request)).await) }
+    }
+
+    /// `DisklessDeleteTopics`
+    pub async fn delete_topics(&self, request: DeleteTopicsRequest) -> ErrorResponse {
+        ErrorResponse { error_code: code_of(&self.submit(Command::DeleteTopics(request.topics)).await) }
+    }
+
+    /// `DisklessCommitFile`
+    pub async fn commit_file(&self, request: CommitFileRequest) -> CommitFileResponse {
+        match self.submit(Command::CommitFile(request)).await {
+            Ok(Output::Committed { error_code, batches }) => CommitFileResponse { error_code, batches },
+            other => CommitFileResponse { error_code: unexpected(&other), batches: Vec::new() },
+        }
+    }
+
+    /// `DisklessDeleteRecords`
+    pub async fn delete_records(&self, request: DeleteRecordsRequest) -> DeleteRecordsResponse {
+        match self.submit(Command::DeleteRecords(request.partitions)).await {
+            Ok(Output::RecordsDeleted(partitions)) => DeleteRecordsResponse { error_code: codes::NONE, partitions },
+            other => DeleteRecordsResponse { error_code: unexpected(&other), partitions: Vec::new() },
+        }
+    }
+
+    /// `DisklessListOffsets`; strict.
+    pub async fn list_offsets(&self, request: ListOffsetsRequest) -> ListOffsetsResponse {
+        match self.strict_read(|db| queries::list_offsets(db, &request.partitions)).await {
+            Ok(partitions) => ListOffsetsResponse { error_code: codes::NONE, partitions },
+            Err(error) => ListOffsetsResponse { error_code: error_code(&error), partitions: Vec::new() },
+        }
+    }
+
+    /// `DisklessFindBatches`; what was committed a moment ago may be missing, what is not durable is never there.
+    pub async fn find_batches(&self, request: FindBatchesRequest) -> FindBatchesResponse {
+        let found = self.read(|db| {
+            let partitions = queries::find_batches(db, &request.partitions, request.max_bytes)?;
+            Ok((queries::applied(db)?, partitions))
+        });
+        match found.await {
+            Ok((applied, partitions)) => FindBatchesResponse { error_code: codes::NONE, applied, partitions },
+            Err(error) => {
+                FindBatchesResponse { error_code: error_code(&error), applied: LogOffset(0), partitions: Vec::new() }
+            }
+        }
+    }
+
+    /// `DisklessDescribeFiles`; strict, because objects are deleted by what it says.
+    pub async fn describe_files(&self, request: DescribeFilesRequest) -> DescribeFilesResponse {
+        match self.strict_read(|db| queries::describe_files(db, &request.objects)).await {
+            Ok((oldest_file, known)) => DescribeFilesResponse { error_code: codes::NONE, oldest_file, known },
+            Err(error) => {
+                let error_code = error_code(&error);
+                DescribeFilesResponse { error_code, oldest_file: Timestamp(-1), known: Vec::new() }
+            }
+        }
+    }
+
+    /// `DisklessTail`: waits for news after `from`, and gives up when the time is over or the shard is lost.
+    pub async fn tail(&self, request: TailRequest) -> TailResponse {
+        let wait = Duration::from_millis(request.max_wait_ms.into()).min(MAX_TAIL_WAIT);
+        let deadline = self.env.instant() + wait;
+        let mut next = self.tail.watch();
+        loop {
+            if let Err(error) = self.replica.check_leading() {
+                let (next, partitions) = (request.from, Vec::new());
+                return TailResponse { error_code: error_code(&error), reset: false, next, partitions };
+            }
+            let News { reset, next: end, updates } = {
+                next.mark_unchanged();
+                self.tail.read(request.from)
+            };
+            let late = self.env.instant() >= deadline;
+            if reset || late || !updates.is_empty() {
+                return TailResponse { error_code: codes::NONE, reset, next: end, partitions: updates };
+            }
+            tokio::select! {
+                biased;
+                _ = next.changed() => {}
+                _ = self.replica.ended() => {}
+                () = self.env.sleep_until(deadline) => {}
+            }
+        }
+    }
+
+    /// `DisklessHandOverFile`
+    pub async fn hand_over_file(&self, request: HandOverFileRequest) -> ErrorResponse {
+        let HandOverFileRequest { object, size, owners, .. } = request;
+        if owners.first() != Some(&self.shard) {
+            return ErrorResponse { error_code: codes::INVALID_REQUEST };
+        }
+        ErrorResponse { error_code: code_of(&self.submit(Command::TakeOverFile { object, size, owners }).await) }
+    }
+
+    /// Copies what the WAL holds into the database, beside the leader, and has the leader start the WAL anew.
+    pub(super) async fn checkpoint(&self, wal_bytes: u64) -> Result<(), ReplicaError> {
+        let view = view(&self.dir);
+        let wal = self.dir.join("view.db-wal");
+        let work = move || -> rusqlite::Result<bool> {
+            if std::fs::metadata(wal).map_or(0, |m| m.len()) < wal_bytes {
+                return Ok(false);
+            }
+            schema::open(&view)?.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(true))
+        };
+        match self.env.blocking(work).await {
+            Ok(due) => self.truncate_wal.store(due, Ordering::Release),
+            Err(error) => tracing::warn!(shard = %self.shard, %error, "checkpoint failed; it is tried again"),
+        }
+        Ok(())
+    }
+}
+
+/// The code for an answer of the wrong kind, which does not exist, or for none.
+fn unexpected(result: &Result<Output, ReplicaError>) -> i16 {
+    result.as_ref().err().map_or(codes::COORDINATOR_NOT_AVAILABLE, error_code)
+}

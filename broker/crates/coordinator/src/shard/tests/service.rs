@@ -1,0 +1,385 @@
+//! Whole shards over a log: restart, fencing, corruption, jobs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use blob::{BlobStore, MemoryStore};
+use env::Env;
+use futures::FutureExt;
+use metalog::{MetadataLog, ObjectLog};
+use parking_lot::Mutex;
+
+use super::commit::find;
+use super::*;
+use crate::codes::*;
+use crate::replica::tests::memory_log::{MemoryLog, owner};
+use crate::replica::{End, Options, Status};
+use crate::shard::{JobOptions, Jobs, OffsetCommit, RetentionConfig, ShardOptions, ShardService, StoredGroup};
+
+fn options(dir: &Path, shard: ShardId) -> ShardOptions {
+    ShardOptions { shard, data_dir: dir.to_owned(), replica: Options::default() }
+}
+
+fn start(env: &Env, dir: &Path, log: impl MetadataLog + 'static) -> ShardService {
+    ShardService::start(env, options(dir, SHARD), Arc::new(log), owner(1)).unwrap()
+}
+
+async fn open(env: &Env, dir: &Path, log: impl MetadataLog + 'static) -> ShardService {
+    let shard = start(env, dir, log);
+    shard.leading().await.unwrap();
+    shard
+}
+
+async fn create_topic(shard: &ShardService, n: u128, partitions: i32) {
+    let Command::CreatePartitions(request) = create(n, partitions) else { panic!() };
+    assert_eq!(shard.create_partitions(request).await.error_code, NONE);
+}
+
+async fn bases(shard: &ShardService, id: TopicPartition) -> Vec<i64> {
+    let found = shard.find_batches(FindBatchesRequest { shard: SHARD, partitions: vec![find(id, 0)], max_bytes: 1 << 20 });
+    let found = found.await;
+    assert_eq!(found.error_code, NONE);
+    found.partitions[0].batches.iter().map(|batch| batch.base_offset).collect()
+}
+
+async fn high_watermark(shard: &ShardService, id: TopicPartition) -> i64 {
+    let partitions = vec![ListOffsetsPartition { partition: id, timestamp: -1 }];
+    let listed = shard.list_offsets(ListOffsetsRequest { shard: SHARD, partitions }).await;
+    assert_eq!(listed.error_code, NONE);
+    listed.partitions[0].offset
+}
+
+fn files_below(dir: &Path) -> Vec<std::path::PathBuf> {
+    let dir = dir.join("shards/0");
+    std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_is_there_after_a_restart_without_the_view() {
+    let env = Env::simulated(1);
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(MemoryStore::new(env.clone()));
+    let log = || ObjectLog::new(store.clone(), "0", metalog::Options::default(), env.clone());
+    for round in 0..3u128 {
+        let shard = open(&env, dir.path(), log()).await;
+        create_topic(&shard, 1, 1).await;
+        for n in 0..5 {
+            let batch = idem(tp(1, 0), 1, 7, 0, (round * 5 + n) as i32);
+            let result = shard.commit_file(file(round * 5 + n, vec![batch])).await;
+            assert_eq!((result.error_code, result.batches), (NONE, vec![ok((round * 5 + n) as i64)]));
+        }
+        // The producer is known from before the restart.
+        let again = shard.commit_file(file(round * 5, vec![idem(tp(1, 0), 1, 7, 0, (round * 5) as i32)])).await;
+        assert_eq!(again.batches[0].base_offset, (round * 5) as i64);
+        shard.stop().await;
+        for path in files_below(dir.path()) {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let shard = open(&env, dir.path(), log()).await;
+    assert_eq!(bases(&shard, tp(1, 0)).await, (0..15).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshots_are_restored_and_the_log_below_them_is_not_needed() {
+    let env = Env::simulated(1);
+    let dir = tempfile::tempdir().unwrap();
+    let log = MemoryLog::new(&env);
+    let mut options = options(dir.path(), SHARD);
+    options.replica.snapshot_slots = 8;
+    let start = || ShardService::start(&env, options.clone(), Arc::new(log.clone()), owner(1)).unwrap();
+    let shard = start();
+    shard.leading().await.unwrap();
+    create_topic(&shard, 1, 1).await;
+    for n in 0..40 {
+        shard.commit_file(file(n, vec![plain(tp(1, 0), 1)])).await;
+        env.sleep(Duration::from_millis(1)).await;
+    }
+    shard.stop().await;
+    assert!(log.log_start() > LogOffset(8));
+    let shard = start();
+    shard.leading().await.unwrap();
+    assert_eq!(bases(&shard, tp(1, 0)).await, (0..40).collect::<Vec<_>>());
+    assert_eq!(high_watermark(&shard, tp(1, 0)).await, 40);
+    assert_eq!(shard.commit_file(file(40, vec![plain(tp(1, 0), 1)])).await.batches, [ok(40)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_that_is_damaged_is_rebuilt() {
+    let env = Env::simulated(1);
+    let dir = tempfile::tempdir().unwrap();
+    let log = MemoryLog::new(&env);
+    let shard = open(&env, dir.path(), log.clone()).await;
+    create_topic(&shard, 1, 1).await;
+    for n in 0..20 {
+        shard.commit_file(file(n, vec![plain(tp(1, 0), 1)])).await;
+    }
+    shard.stop().await;
+    for path in files_below(dir.path()) {
+        let size = std::fs::metadata(&path).unwrap().len() as usize;
+        std::fs::write(&path, vec![0xa5; size.max(100)]).unwrap();
+    }
+    let shard = open(&env, dir.path(), log).await;
+    assert_eq!(bases(&shard, tp(1, 0)).await.len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_that_breaks_while_it_is_used_ends_the_replica_not_the_data() {
+    let env = Env::simulated(1);
+    let dir = tempfile::tempdir().unwrap();
+    let log = MemoryLog::new(&env);
+    let shard = open(&env, dir.path(), log.clone()).await;
+    create_topic(&shard, 1, 1).await;
+    shard.commit_file(file(1, vec![plain(tp(1, 0), 1)])).await;
+    for path in files_below(dir.path()) {
+        std::fs::remove_file(path).unwrap();
+    }
+    let found = shard.find_batches(FindBatchesRequest { shard: SHARD, partitions: vec![find(tp(1, 0), 0)], max_bytes: 1 });
+    assert_eq!(found.await.error_code, COORDINATOR_NOT_AVAILABLE);
+    assert!(matches!(shard.ended().await, End::Failed(_)));
+    let shard = open(&env, dir.path(), log).await;
+    assert_eq!(bases(&shard, tp(1, 0)).await, [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn error_codes_say_whom_to_ask() {
+    let env = Env::simulated(1);
+    let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let log = MemoryLog::new(&env);
+    log.set_unavailable(true);
+    let old = start(&env, dir.path(), log.clone());
+    assert_eq!(old.commit_file(file(1, vec![])).await.error_code, COORDINATOR_LOAD_IN_PROGRESS);
+    log.set_unavailable(false);
+    old.leading().await.unwrap();
+    create_topic(&old, 1, 1).await;
+    log.set_open(false);
+    let lost = {
+        let old = old.clone();
+        env.spawn(async move { old.commit_file(file(2, vec![plain(tp(1, 0), 1)])).await })
+    };
+    let tailing = {
+        let old = old.clone();
+        let from = LogOffset(2);
+        env.spawn(async move { old.tail(TailRequest { shard: SHARD, from, max_wait_ms: 20_000 }).await })
+    };
+    env.sleep(Duration::from_millis(1)).await;
+    let new = open(&env, other_dir.path(), log.clone()).await;
+    log.set_open(true);
+    assert_eq!(lost.await.unwrap().error_code, NOT_COORDINATOR);
+    assert_eq!(tailing.await.unwrap().error_code, NOT_COORDINATOR);
+    assert!(matches!(*old.status().borrow(), Status::Ended(End::Fenced { .. })));
+    let wanted = FindBatchesRequest { shard: SHARD, partitions: vec![], max_bytes: 1 };
+    assert_eq!(old.find_batches(wanted).await.error_code, NOT_COORDINATOR);
+    // What the old leader never acknowledged is not there; the broker asks the new one.
+    assert_eq!(new.commit_file(file(2, vec![plain(tp(1, 0), 1)])).await.batches, [ok(0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_durable_is_never_seen() {
+    let env = Env::simulated(1);
+    let dir = tempfile::tempdir().unwrap();
+    let log = MemoryLog::new(&env);
+    let shard = open(&env, dir.path(), log.clone()).await;
+    create_topic(&shard, 1, 1).await;
+    log.set_open(false);
+    let commit = {
+        let shard = shard.clone();
+        env.spawn(async move { shard.commit_file(file(1, vec![plain(tp(1, 0), 1)])).await })
+    };
+    let strict = {
+        let shard = shard.clone();
+        env.spawn(async move { high_watermark(&shard, tp(1, 0)).await })
+    };
+    env.sleep(Duration::from_millis(5)).await;
+    assert_eq!(bases(&shard, tp(1, 0)).await, Vec::<i64>::new());
+    assert!(!strict.is_finished());
+    log.set_open(true);
+    commit.await.unwrap();
+    assert_eq!(strict.await.unwrap(), 1);
+    assert_eq!(bases(&shard, tp(1, 0)).await, [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tail_wakes_who_waits() {
+    let env = Env::simulated(1);
+    let dir = tempfile::tempdir().unwrap();
+    let shard = open(&env, dir.path(), MemoryLog::new(&env)).await;
+    create_topic(&shard, 1, 1).await;
+    let first = shard.tail(TailRequest { shard: SHARD, from: LogOffset(0), max_wait_ms: 0 }).await;
+    let waiting = {
+        let (shard, from) = (shard.clone(), first.next);
+        env.spawn(async move { shard.tail(TailRequest { shard: SHARD, from, max_wait_ms: 10_000 }).await })
+    };
+    env.sleep(Duration::from_millis(100)).await;
+    assert!(!waiting.is_finished());
+    shard.commit_file(file(1, vec![plain(tp(1, 0), 3)])).await;
+    let news = waiting.await.unwrap();
+    assert_eq!((news.partitions[0].high_watermark, news.partitions[0].batches.len()), (3, 1));
+    let none = shard.tail(TailRequest { shard: SHARD, from: news.next, max_wait_ms: 50 }).await;
+    assert_eq!((none.error_code, none.reset, none.next, none.partitions.len()), (NONE, false, news.next, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_and_offsets_survive() {
+    let env = Env::simulated(1);
+    let dir = tempfile::tempdir().unwrap();
+    let log = MemoryLog::new(&env);
+    let shard = open(&env, dir.path(), log.clone()).await;
+    let commit = |topic: &str, partition, offset| OffsetCommit {
+        topic: topic.to_owned(),
+        topic_id: None,
+        partition,
+        offset,
+        leader_epoch: -1,
+        metadata: Some("words".to_owned()),
+    };
+    shard.put_group("g1".into(), Some(Bytes::from_static(b"one")), vec![commit("t1", 0, 5)]).await.unwrap();
+    shard.commit_offsets("g2".into(), vec![commit("t1", 1, 7), commit("t2", 0, 8)]).await.unwrap();
+    shard.commit_offsets("g2".into(), vec![commit("t1", 1, 9)]).await.unwrap();
+    shard.delete_offsets("g2".into(), vec![("t2".into(), 0), ("t9".into(), 9)]).await.unwrap();
+    shard.put_group("g3".into(), Some(Bytes::from_static(b"three")), vec![commit("t2", 2, 1)]).await.unwrap();
+    shard.put_group("g3".into(), None, vec![]).await.unwrap();
+    shard.stop().await;
+    let shard = open(&env, dir.path(), log).await;
+    let stored = |group: &str, metadata: Option<&'static [u8]>| StoredGroup {
+        group: group.into(),
+        metadata: metadata.map(Bytes::from_static),
+    };
+    assert_eq!(shard.load_groups().await.unwrap(), [stored("g1", Some(b"one")), stored("g2", None)]);
+    let offsets = shard.fetch_offsets("g2".into(), None).await.unwrap();
+    assert_eq!(offsets.iter().map(|o| &o.commit).collect::<Vec<_>>(), [&commit("t1", 1, 9)]);
+    let some = Some(vec![("t1".into(), 0), ("t1".into(), 3)]);
+    assert_eq!(shard.fetch_offsets("g1".into(), some).await.unwrap().len(), 1);
+    // The topic takes its offsets with it.
+    let topics = vec![DeleteTopic { topic: topic(1), name: "t1".into() }];
+    shard.delete_topics(DeleteTopicsRequest { shard: SHARD, topics }).await;
+    assert_eq!(shard.load_groups().await.unwrap(), [stored("g1", Some(b"one"))]);
+}
+
+fn key(object: Uuid) -> String {
+    format!("wal/{object}")
+}
+
+/// Two shards that know each other, jobs running, retention as `config` says.
+struct Pair {
+    shards: Vec<ShardService>,
+    store: Arc<MemoryStore>,
+    config: Arc<Mutex<RetentionConfig>>,
+    reachable: Arc<Mutex<bool>>,
+    _dirs: Vec<tempfile::TempDir>,
+}
+
+async fn pair(env: &Env) -> Pair {
+    let store = Arc::new(MemoryStore::new(env.clone()));
+    let config = Arc::new(Mutex::new(RetentionConfig { retention_ms: -1, retention_bytes: -1 }));
+    let reachable = Arc::new(Mutex::new(true));
+    let mut shards = BTreeMap::new();
+    let mut dirs = Vec::new();
+    for id in [0, 1] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(MemoryLog::new(env));
+        let shard = ShardService::start(env, options(dir.path(), ShardId(id)), log, owner(1)).unwrap();
+        shard.leading().await.unwrap();
+        shards.insert(ShardId(id), shard);
+        dirs.push(dir);
+    }
+    for shard in shards.values() {
+        let (all, reachable, config) = (shards.clone(), reachable.clone(), config.clone());
+        let jobs = Jobs {
+            store: store.clone(),
+            object_key: key,
+            retention: Arc::new(move |_| Some(*config.lock())),
+            hand_over: Arc::new(move |request: HandOverFileRequest| {
+                let (all, reachable) = (all.clone(), *reachable.lock());
+                async move {
+                    if !reachable {
+                        return COORDINATOR_NOT_AVAILABLE;
+                    }
+                    all[&request.shard].hand_over_file(request).await.error_code
+                }
+                .boxed()
+            }),
+            options: JobOptions { retention_interval: Duration::from_secs(1), ..JobOptions::default() },
+        };
+        let shard = shard.clone();
+        env.spawn(async move { shard.run_jobs(&jobs).await });
+    }
+    Pair { shards: shards.into_values().collect(), store, config, reachable, _dirs: dirs }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retention_lets_objects_go_once_no_shard_needs_them() {
+    let env = Env::simulated(1);
+    let pair = pair(&env).await;
+    for (n, shard) in pair.shards.iter().enumerate() {
+        create_topic(shard, n as u128, 1).await;
+    }
+    for n in 0..6 {
+        pair.store.put(&key(object(n)), vec![Bytes::from_static(b"bytes")]).await.unwrap();
+        let owners = if n % 2 == 0 { vec![ShardId(0), ShardId(1)] } else { vec![ShardId(1), ShardId(0)] };
+        for (topic, shard) in pair.shards.iter().enumerate() {
+            let batch = BatchRequest { max_timestamp: env.now(), ..plain(tp(topic as u128, 0), 1) };
+            let request = CommitFileRequest { owners: owners.clone(), ..file(n, vec![batch]) };
+            assert_eq!(shard.commit_file(request).await.batches.len(), 1);
+        }
+    }
+    let objects = async || pair.store.list("wal/", None, 100).await.unwrap().len();
+    env.sleep(Duration::from_secs(3600)).await;
+    assert_eq!(objects().await, 6, "nothing goes without retention");
+    // The limit is lowered while everything runs; the other shard cannot be reached at first.
+    *pair.reachable.lock() = false;
+    pair.config.lock().retention_ms = 60_000;
+    env.sleep(Duration::from_secs(3600)).await;
+    assert_eq!(high_watermark(&pair.shards[0], tp(0, 0)).await, 6);
+    assert_eq!(objects().await, 6);
+    *pair.reachable.lock() = true;
+    env.sleep(Duration::from_secs(5 * 60)).await;
+    assert_eq!(objects().await, 6, "grace");
+    env.sleep(Duration::from_secs(10 * 60)).await;
+    assert_eq!(objects().await, 0);
+    for shard in &pair.shards {
+        let known = shard.describe_files(DescribeFilesRequest { shard: SHARD, objects: (0..6).map(object).collect() });
+        let known = known.await;
+        assert_eq!((known.error_code, known.oldest_file, known.known), (NONE, Timestamp(-1), vec![]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retention_catches_up_in_one_pass_and_forgets_what_expired() {
+    let env = Env::simulated(1);
+    let pair = pair(&env).await;
+    let shard = &pair.shards[0];
+    create_topic(shard, 1, 1).await;
+    for n in 0..50 {
+        let batches = (0..100).map(|i| idem(tp(1, 0), 1, 7, 0, n * 100 + i)).collect();
+        shard.commit_file(file(n as u128, batches)).await;
+    }
+    pair.config.lock().retention_bytes = 1000;
+    env.sleep(Duration::from_secs(10)).await;
+    assert_eq!(shard.read(|db| db.query_row("SELECT count(*) FROM batches", (), |row| row.get::<_, i64>(0))).await, Ok(10));
+    assert_eq!(shard.commit_file(file(100, vec![idem(tp(1, 0), 1, 7, 0, 4999)])).await.batches[0].base_offset, 4999);
+    env.sleep(Duration::from_secs(30 * 3600)).await;
+    let rows = |table: &'static str| {
+        shard.read(move |db| db.query_row(&format!("SELECT count(*) FROM {table}"), (), |row| row.get::<_, i64>(0)))
+    };
+    assert_eq!(rows("producers").await, Ok(0));
+    assert_eq!(rows("files").await, Ok(1), "tombstones go as well");
+    assert_eq!(rows("files WHERE results IS NOT NULL").await, Ok(0));
+}
+
+#[test]
+fn the_wal_is_started_anew_when_a_checkpoint_was_made() {
+    let mut shard = Shard::new();
+    shard.create(1, 1);
+    for n in 0..300 {
+        shard.commit(n, vec![plain(tp(1, 0), 1); 20]);
+    }
+    let wal = || std::fs::metadata(shard.dir.path().join("view.db-wal")).unwrap().len();
+    assert!(wal() > 1 << 20);
+    drop(wal);
+    shard.state.truncate_wal.store(true, std::sync::atomic::Ordering::Release);
+    shard.commit(1000, vec![plain(tp(1, 0), 1)]);
+    assert_eq!(std::fs::metadata(shard.dir.path().join("view.db-wal")).unwrap().len(), 0);
+    assert_eq!(shard.count("SELECT count(*) FROM batches"), 6001);
+}

@@ -1,0 +1,107 @@
+//! Kafka's APIs as clients call them, one file per API key.
+//!
+//! ```text
+//!  frame ─▶ router ─┬─ answered here: Produce, Fetch, Metadata, …      (image, produce path, fetch path)
+//!                   ├─ answered by the shards: ListOffsets, …          (Diskless RPCs)
+//!                   └─ passed on: groups to their shard, topic admin   (forward: the frame as it came in)
+//!                      to the controller
+//! ```
+//!
+//! Any broker serves every request. Which broker a client is sent to is a matter of zones alone ([`steering`]).
+
+mod alter_configs;
+mod api_versions;
+mod call;
+mod create_topics;
+mod delete_groups;
+mod delete_records;
+mod describe_cluster;
+mod describe_configs;
+mod describe_groups;
+mod fetch;
+mod find_coordinator;
+mod forward;
+mod groups;
+mod init_producer_id;
+mod list_groups;
+mod list_offsets;
+mod metadata;
+mod offset_commit;
+mod offset_fetch;
+mod offset_for_leader_epoch;
+mod produce;
+mod router;
+mod steering;
+mod topics;
+
+use std::sync::Arc;
+
+use env::{Env, Instant};
+use tokio_util::sync::CancellationToken;
+use types::{NodeId, Timestamp};
+
+use crate::fetch::Fetcher;
+use crate::metadata::Metadata;
+use crate::metrics::Metrics;
+use crate::produce::Producer;
+use crate::rpc::Coordinators;
+
+pub use init_producer_id::ProducerIds;
+
+use topics::TopicConfigs;
+
+/// Everything the APIs are answered with.
+pub struct Services {
+    /// The outside world.
+    pub env: Env,
+    /// This broker.
+    pub node: NodeId,
+    /// Its zone.
+    pub zone: String,
+    /// `broker.auto_create_topics`
+    pub auto_create_topics: bool,
+    /// The cluster.
+    pub metadata: Metadata,
+    /// The way to the shards and the controller.
+    pub coordinators: Coordinators,
+    /// The produce path.
+    pub producer: Producer,
+    /// The fetch path.
+    pub fetcher: Fetcher,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Cancelled when the broker is to leave: clients are sent elsewhere and nobody waits any longer.
+    pub draining: CancellationToken,
+}
+
+/// The APIs of a broker: the [`crate::net::Handler`] of its connections.
+#[derive(Clone)]
+pub struct Api {
+    services: Arc<Services>,
+    configs: Arc<TopicConfigs>,
+    producer_ids: Arc<ProducerIds>,
+}
+
+impl std::ops::Deref for Api {
+    type Target = Services;
+
+    fn deref(&self) -> &Services {
+        &self.services
+    }
+}
+
+impl Api {
+    /// Answers with `services`.
+    pub fn new(services: Services) -> Api {
+        Api { services: Arc::new(services), configs: Arc::default(), producer_ids: Arc::default() }
+    }
+
+    /// In `ms` milliseconds (negative: at once).
+    fn deadline(&self, ms: i64) -> Instant {
+        self.env.instant() + std::time::Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+    }
+
+    fn now(&self) -> Timestamp {
+        self.env.now()
+    }
+}

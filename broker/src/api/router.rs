@@ -1,0 +1,95 @@
+//! From a frame to the file of its API.
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kafka_wire::frame::RequestHeader;
+use kafka_wire::{RequestKind, request, response};
+
+use super::Api;
+use super::call::Call;
+use crate::net::frames::Frame;
+use crate::net::{Answer, Handler, Peer};
+
+impl Handler for Api {
+    fn handle(&self, peer: &Peer, frame: Frame) -> BoxFuture<'static, Answer> {
+        let Frame { bytes, permit } = frame;
+        let (call, request) = match parse(peer, bytes) {
+            Ok(parsed) => parsed,
+            Err(answer) => return std::future::ready(answer).boxed(),
+        };
+        let metrics = self.metrics.api(call.header.api_key).cloned();
+        let (env, start) = (self.env.clone(), self.env.instant());
+        let answer = match request {
+            // The only one that acts at once: batches must enter the buffer in the order they came in.
+            RequestKind::Produce(request) => self.produce(call, request, permit),
+            other => {
+                let api = self.clone();
+                async move {
+                    let _memory = permit;
+                    api.answer(call, other).await
+                }
+                .boxed()
+            }
+        };
+        async move {
+            let answer = answer.await;
+            if let Some(metrics) = metrics {
+                metrics.requests.inc();
+                metrics.latency.observe(env.instant().saturating_duration_since(start).as_secs_f64());
+            }
+            answer
+        }
+        .boxed()
+    }
+}
+
+fn parse(peer: &Peer, bytes: Bytes) -> Result<(Call, RequestKind), Answer> {
+    let refuse = |error: &dyn std::fmt::Display| {
+        tracing::debug!(peer = %peer.host, %error, "request refused");
+        Answer::Close
+    };
+    let header = RequestHeader::parse(&bytes).map_err(|error| refuse(&error))?;
+    if header.wants_api_versions_fallback() {
+        let answer = response::unsupported_api_versions(header.correlation_id);
+        return Err(answer.map_or(Answer::Close, Answer::Reply));
+    }
+    // An API or a version that is not served ends the connection, as in Kafka.
+    let request = request::decode(&header, &bytes).map_err(|error| refuse(&error))?;
+    Ok((Call { peer: peer.clone(), header, frame: bytes }, request))
+}
+
+impl Api {
+    async fn answer(&self, call: Call, request: RequestKind) -> Answer {
+        match request {
+            RequestKind::Fetch(request) => self.fetch(call, request).await,
+            RequestKind::ListOffsets(request) => self.list_offsets(call, request).await,
+            RequestKind::Metadata(request) => self.metadata(call, request).await,
+            RequestKind::OffsetCommit(request) => self.offset_commit(call, request).await,
+            RequestKind::OffsetFetch(request) => self.offset_fetch(call, request).await,
+            RequestKind::FindCoordinator(request) => self.find_coordinator(call, request),
+            RequestKind::JoinGroup(request) => self.join_group(call, request).await,
+            RequestKind::Heartbeat(request) => self.heartbeat(call, request).await,
+            RequestKind::LeaveGroup(request) => self.leave_group(call, request).await,
+            RequestKind::SyncGroup(request) => self.sync_group(call, request).await,
+            RequestKind::DescribeGroups(request) => self.describe_groups(call, request).await,
+            RequestKind::ListGroups(request) => self.list_groups(call, request).await,
+            RequestKind::DeleteGroups(request) => self.delete_groups(call, request).await,
+            RequestKind::ApiVersions(request) => self.api_versions(call, request),
+            RequestKind::CreateTopics(request) => self.create_topics(call, request).await,
+            RequestKind::DeleteTopics(request) => self.delete_topics(call, request).await,
+            RequestKind::DeleteRecords(request) => self.delete_records(call, request).await,
+            RequestKind::InitProducerId(request) => self.init_producer_id(call, request).await,
+            RequestKind::OffsetForLeaderEpoch(request) => self.offset_for_leader_epoch(call, request).await,
+            RequestKind::DescribeConfigs(request) => self.describe_configs(call, request),
+            RequestKind::IncrementalAlterConfigs(request) => self.incremental_alter_configs(call, request).await,
+            RequestKind::CreatePartitions(request) => self.create_partitions(call, request).await,
+            RequestKind::DescribeCluster(request) => self.describe_cluster(call, request),
+            other => {
+                // The table of versions and this match must name the same APIs.
+                tracing::error!(api = call.header.api_key, request = ?std::mem::discriminant(&other), "no handler");
+                Answer::Close
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The controller's seat on this node: empty, or taken by a [`ControllerService`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cluster::image::Shard;
+use cluster::{ControllerService, RpcError, Settings, ShardRpc};
+use coordinator::protocol::{CreatePartitionsRequest, DeleteTopicsRequest, ErrorResponse, api_key};
+use env::Env;
+use kafka_wire::flex::Encode;
+use metalog::{MetadataLog, Owner};
+use parking_lot::Mutex;
+
+use crate::rpc::Pool;
+
+const ANSWER: Duration = Duration::from_secs(5);
+/// Nodes that see the same silence do not all act in the same moment.
+const STAGGER: Duration = Duration::from_millis(200);
+
+/// Becomes the controller when there is none.
+pub struct ControllerHost {
+    env: Env,
+    log: Arc<dyn MetadataLog>,
+    owner: Owner,
+    pool: Pool,
+    settings: Settings,
+    current: Mutex<Option<Arc<ControllerService>>>,
+}
+
+impl ControllerHost {
+    /// An empty seat.
+    pub fn new(
+        env: Env,
+        log: Arc<dyn MetadataLog>,
+        owner: Owner,
+        pool: Pool,
+        settings: Settings,
+    ) -> Arc<ControllerHost> {
+        Arc::new(ControllerHost { env, log, owner, pool, settings, current: Mutex::new(None) })
+    }
+
+    /// The controller, if this node is it.
+    pub fn current(&self) -> Option<Arc<ControllerService>> {
+        self.current.lock().clone()
+    }
+
+    /// Takes the cluster log over, unless this node leads it already or another one has in the meantime.
+    pub async fn take_over(self: &Arc<Self>) {
+        if self.current().is_some() {
+            return;
+        }
+        let before = self.log.owner().await;
+        if matches!(&before, Ok(Some(_))) {
+            self.env.sleep(self.env.jittered(STAGGER)).await;
+            if self.log.owner().await != before {
+                return;
+            }
+        }
+        let rpc = Arc::new(DirectRpc { env: self.env.clone(), pool: self.pool.clone() });
+        let opened =
+            ControllerService::open(&self.env, self.log.clone(), self.owner.clone(), rpc, self.settings.clone());
+        match opened.await {
+            Ok(service) => {
+                *self.current.lock() = Some(service.clone());
+                let host = self.clone();
+                self.env.spawn(async move {
+                    service.ended().await;
+                    *host.current.lock() = None;
+                });
+            }
+            Err(end) => tracing::info!(?end, "did not become controller"),
+        }
+    }
+
+    /// Gives the seat up; another node takes it.
+    pub async fn stop(&self) {
+        if let Some(service) = self.current() {
+            service.stop().await;
+        }
+    }
+}
+
+/// Calls a shard's leader at the address that the controller has chosen.
+struct DirectRpc {
+    env: Env,
+    pool: Pool,
+}
+
+impl DirectRpc {
+    async fn call(&self, leader: &Shard, api_key: i16, request: &impl Encode) -> Result<(), RpcError> {
+        if leader.address.is_empty() {
+            return Err(RpcError(format!("shard {} has no leader", leader.id)));
+        }
+        let deadline = self.env.instant() + ANSWER;
+        let answer: ErrorResponse = self
+            .pool
+            .call(&leader.address, api_key, request, deadline)
+            .await
+            .map_err(|error| RpcError(error.to_string()))?;
+        match answer.error_code {
+            0 => Ok(()),
+            code => Err(RpcError(format!("shard {} answered with error {code}", leader.id))),
+        }
+    }
+}
+
+#[async_trait]
+impl ShardRpc for DirectRpc {
+    async fn create_partitions(&self, leader: &Shard, request: CreatePartitionsRequest) -> Result<(), RpcError> {
+        self.call(leader, api_key::CREATE_PARTITIONS, &request).await
+    }
+
+    async fn delete_topics(&self, leader: &Shard, request: DeleteTopicsRequest) -> Result<(), RpcError> {
+        self.call(leader, api_key::DELETE_TOPICS, &request).await
+    }
+}

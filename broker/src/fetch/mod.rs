@@ -1,0 +1,25 @@
+//! From offsets to record bytes.
+//!
+//! ```text
+//!   shard leaders ══ DisklessTail (long poll) ══▶ window: newest coordinates of every partition, its bounds
+//!        ▲                                            │                 │ wakes
+//!        └──── DisklessFindBatches (below the window, │                 ▼
+//!              beyond what is known) ◀──────────── fetch: which batches, within the limits
+//!                                                     ▼
+//!                                                 objects: cache, or the store ─▶ batches with their offsets
+//! ```
+//!
+//! A consumer at the end of the log costs the coordinators nothing: its coordinates have been pushed here, and so has
+//! the news it waits for. High watermarks may be older than the leader's, never newer; an offset beyond what is known
+//! here is checked at the leader.
+
+mod objects;
+mod plan;
+mod reader;
+mod tail;
+mod window;
+
+pub use objects::{Objects, ReadError};
+pub use reader::{FetchLimits, Fetched, Fetcher, Wanted};
+pub use tail::follow;
+pub use window::Windows;

@@ -1,0 +1,195 @@
+//! Being a member of the cluster: tell the controller that this node lives, learn the metadata image and, on a
+//! coordinator, which shards to lead; and, when there is no controller, become it.
+//!
+//! The bucket names the controller (the owner of the log `cluster`), so no node is configured with another's address.
+//! Death shows as silence on the RPC; nothing is written while nothing changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::protocol::{HeartbeatRequest, HeartbeatResponse};
+use coordinator::protocol::api_key;
+use env::{Env, Instant};
+use kafka_wire::ResponseError;
+use metalog::MetadataLog;
+use tokio::sync::watch;
+
+use crate::controller_host::ControllerHost;
+use crate::coordinator_host::CoordinatorHost;
+use crate::metadata::MetadataWriter;
+use crate::rpc::{Pool, RpcError};
+
+/// How long the controller may hold a heartbeat without news.
+const HOLD: Duration = Duration::from_millis(500);
+/// A heartbeat without an answer for this long counts as silence.
+const ANSWER: Duration = Duration::from_millis(1_500);
+/// A coordinator takes over from a controller that has been silent for this long.
+const SILENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the node does about leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Takes part.
+    Active,
+    /// Is being emptied: clients and shards move elsewhere.
+    Draining,
+    /// The process ends now.
+    Leaving,
+}
+
+/// The roles of this node that the controller directs.
+#[derive(Clone)]
+pub struct Coordination {
+    /// Leads shards.
+    pub shards: Arc<CoordinatorHost>,
+    /// Leads the cluster log when it is its turn.
+    pub controller: Arc<ControllerHost>,
+}
+
+/// The heartbeat of one node.
+pub struct Membership {
+    env: Env,
+    pool: Pool,
+    cluster_log: Arc<dyn MetadataLog>,
+    /// What every heartbeat says about the node; the rest is filled in each time.
+    node: HeartbeatRequest,
+    metadata: MetadataWriter,
+    coordination: Option<Coordination>,
+    stage: watch::Receiver<Stage>,
+}
+
+/// Why a heartbeat got no answer from a controller.
+enum Absent {
+    /// The node that the bucket names is up but does not lead, or nothing listens there: nobody leads.
+    Gone,
+    /// No answer: it may be alive.
+    Silent,
+}
+
+impl Membership {
+    /// Does nothing until [`Membership::run`].
+    pub fn new(
+        env: Env,
+        pool: Pool,
+        cluster_log: Arc<dyn MetadataLog>,
+        node: HeartbeatRequest,
+        metadata: MetadataWriter,
+        coordination: Option<Coordination>,
+        stage: watch::Receiver<Stage>,
+    ) -> Membership {
+        Membership { env, pool, cluster_log, node, metadata, coordination, stage }
+    }
+
+    /// Runs until the node has told the controller that it leaves, or the node ends.
+    pub async fn run(mut self) {
+        let mut controller: Option<String> = None;
+        let mut last_answer = self.env.instant();
+        loop {
+            if controller.is_none() {
+                controller = self.find_controller().await;
+            }
+            let outcome = match &controller {
+                Some(address) => self.beat(address).await,
+                None => Err(Absent::Gone),
+            };
+            match outcome {
+                Ok(()) => {
+                    last_answer = self.env.instant();
+                    if *self.stage.borrow() == Stage::Leaving {
+                        return;
+                    }
+                    continue;
+                }
+                Err(_) if *self.stage.borrow() == Stage::Leaving => return,
+                Err(absent) => {
+                    self.env.sleep(self.env.jittered(PAUSE)).await;
+                    let named = self.find_controller().await;
+                    if named == controller {
+                        self.consider_take_over(absent, last_answer).await;
+                        controller = self.find_controller().await;
+                    } else {
+                        controller = named;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn find_controller(&self) -> Option<String> {
+        match self.cluster_log.owner().await {
+            Ok(owner) => owner.map(|(_, owner)| owner.address),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read who leads the cluster log");
+                self.env.sleep(PAUSE).await;
+                None
+            }
+        }
+    }
+
+    async fn consider_take_over(&self, absent: Absent, last_answer: Instant) {
+        let Some(coordination) = &self.coordination else { return };
+        if *self.stage.borrow() != Stage::Active {
+            return;
+        }
+        let silent_for = self.env.instant().saturating_duration_since(last_answer);
+        if matches!(absent, Absent::Gone) || silent_for >= SILENCE {
+            coordination.controller.take_over().await;
+        }
+    }
+
+    /// One heartbeat. Sent again at once when the node's stage changes while the controller holds it.
+    async fn beat(&mut self, address: &str) -> Result<(), Absent> {
+        let stage = *self.stage.borrow_and_update();
+        let mut request = self.node.clone();
+        let present = self.metadata.version();
+        request.controller_epoch = present.0;
+        request.version = present.1;
+        request.draining = stage != Stage::Active;
+        request.leaving = stage == Stage::Leaving;
+        request.max_wait_ms = u32::try_from(HOLD.as_millis()).unwrap_or(u32::MAX);
+        if let Some(coordination) = &self.coordination {
+            request.leading = coordination.shards.leading();
+        }
+        let deadline = self.env.instant() + ANSWER;
+        let call = self.pool.call::<HeartbeatResponse>(address, api_key::HEARTBEAT, &request, deadline);
+        let news = async {
+            let _ = self.stage.changed().await;
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = call => answer,
+            () = news => return Ok(()),
+        };
+        match answer {
+            Ok(answer) if answer.error_code == 0 => {
+                self.take(answer);
+                Ok(())
+            }
+            Ok(answer) if answer.error_code == ResponseError::NotController.code() => Err(Absent::Gone),
+            Ok(answer) => {
+                let error = ResponseError::try_from_code(answer.error_code);
+                tracing::warn!(?error, node = %self.node.node, "the controller refuses this node");
+                Err(Absent::Silent)
+            }
+            Err(RpcError::Unreachable { .. }) => Err(Absent::Gone),
+            Err(error) => {
+                tracing::debug!(%error, address, "no answer from the controller");
+                Err(Absent::Silent)
+            }
+        }
+    }
+
+    fn take(&self, answer: HeartbeatResponse) {
+        if answer.controller_epoch < self.metadata.version().0 {
+            // From a controller that has been replaced.
+            return;
+        }
+        if let Some(image) = answer.image {
+            self.metadata.update(image);
+        }
+        if let Some(coordination) = &self.coordination {
+            coordination.shards.assign(&answer.lead);
+        }
+    }
+}

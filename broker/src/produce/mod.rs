@@ -1,0 +1,30 @@
+//! From record batches to acknowledged offsets.
+//!
+//! ```text
+//!  batches ─▶ validate ─▶ buffer ─▶ segment ─┬▶ upload ─┬▶ wait for earlier ─▶ CommitFile to shard 1 ─▶ outcomes
+//!  (in order of a           (wal)             │  (many   └▶ wait for earlier ─▶ CommitFile to shard 2 ─▶ outcomes
+//!   connection)                               ▼   at once)
+//!                                           cache
+//! ```
+//!
+//! Order: the buffer keeps the order of arrival, uploads overtake each other, and a commit waits for the commits of
+//! earlier segments that share a partition with it ([`order`]). What a producer gets to hear:
+//!
+//! - the object could not be written: KAFKA_STORAGE_ERROR. Nothing was stored, the client sends it again;
+//! - no answer to the commit in time: REQUEST_TIMED_OUT. It may have been stored; a retry of an idempotent producer
+//!   finds out, by its sequence numbers;
+//! - the coordinator refused the batch: its error.
+//!
+//! An object whose commit has no known outcome is never deleted here: it may be referred to.
+
+mod order;
+mod pipeline;
+mod request;
+mod segment;
+#[cfg(test)]
+pub(crate) mod testing;
+mod validate;
+
+pub use pipeline::{Append, Producer};
+pub use request::Outcome;
+pub use validate::{Refusal, validate};

@@ -1,0 +1,209 @@
+//! The buffer, and the task that empties it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+
+use blob::SharedStore;
+use bytes::Bytes;
+use cache::ObjectCache;
+use env::{Env, Instant};
+use kafka_wire::batch::BatchHeader;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use types::{NodeId, ShardId, Timestamp, TopicPartition};
+use wal::{Batch, Buffer, Due, Limits};
+
+use super::request::{Outcome, Request};
+use super::segment::{Commits, Tag, Writer};
+use crate::config;
+use crate::metrics::Metrics;
+use crate::rpc::Coordinators;
+
+/// Segments that are being written or committed. When there are so many the next ones grow instead.
+const SEGMENTS: u32 = 32;
+
+/// A validated batch and where it goes.
+#[derive(Debug)]
+pub struct Append {
+    /// Its partition.
+    pub partition: TopicPartition,
+    /// Who orders the partition.
+    pub shard: ShardId,
+    /// The batch as it came in.
+    pub batch: Bytes,
+    /// Its header.
+    pub header: BatchHeader,
+    /// The topic uses LogAppendTime.
+    pub log_append_time: bool,
+}
+
+/// The produce path of a broker. Cheap to clone.
+#[derive(Clone)]
+pub struct Producer(Arc<Inner>);
+
+struct Inner {
+    env: Env,
+    buffer: Mutex<Buffer<Tag>>,
+    flush_bytes: usize,
+    /// There is something new about when to flush.
+    changed: Notify,
+    /// Everything is flushed at once: the broker leaves.
+    draining: AtomicBool,
+    segments: Arc<Semaphore>,
+    writer: Writer,
+}
+
+impl Producer {
+    /// Starts the produce path.
+    pub fn start(
+        env: Env,
+        node: NodeId,
+        settings: &config::Produce,
+        store: SharedStore,
+        cache: Arc<ObjectCache>,
+        coordinators: Coordinators,
+        metrics: Arc<Metrics>,
+    ) -> Producer {
+        let commits = Arc::new(coordinators);
+        Producer::with_commits(env, node, settings, store, cache, commits, metrics)
+    }
+
+    pub(super) fn with_commits(
+        env: Env,
+        node: NodeId,
+        settings: &config::Produce,
+        store: SharedStore,
+        cache: Arc<ObjectCache>,
+        commits: Arc<dyn Commits>,
+        metrics: Arc<Metrics>,
+    ) -> Producer {
+        let limits = Limits {
+            flush_bytes: settings.flush_bytes,
+            flush_interval: Duration::from_millis(settings.flush_interval_ms),
+            puts_per_second: settings.puts_per_second,
+        };
+        let last_success = AtomicI64::new(0);
+        let order = Default::default();
+        let producer = Producer(Arc::new(Inner {
+            env: env.clone(),
+            buffer: Mutex::new(Buffer::new(limits, env.instant())),
+            flush_bytes: settings.flush_bytes,
+            changed: Notify::new(),
+            draining: AtomicBool::new(false),
+            segments: Arc::new(Semaphore::new(SEGMENTS as usize)),
+            writer: Writer { env: env.clone(), node, store, cache, commits, metrics, order, last_success },
+        }));
+        env.spawn(flush(producer.0.clone()));
+        producer
+    }
+
+    /// Takes batches in, in order and at once; the future resolves with their outcomes, in the same order. What has
+    /// none when `timeout` is over is REQUEST_TIMED_OUT. `permit` is given back when all have one.
+    pub fn append(
+        &self,
+        batches: Vec<Append>,
+        timeout: Duration,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> impl Future<Output = Vec<Outcome>> + Send + 'static {
+        let inner = self.0.clone();
+        let now = inner.env.instant();
+        let request = Arc::new(Request::new(batches.len(), now + timeout, permit));
+        if !batches.is_empty() {
+            inner.push(batches, &request, now);
+        }
+        async move { request.outcomes(&inner.env).await }
+    }
+
+    /// From now on everything is flushed at once.
+    pub fn drain(&self) {
+        self.0.draining.store(true, Relaxed);
+        self.0.changed.notify_one();
+    }
+
+    /// Waits until all that was taken in has its outcome, at most until `deadline`. False: not all has.
+    pub async fn finish(&self, deadline: Instant) -> bool {
+        let idle = async {
+            loop {
+                let Ok(all) = self.0.segments.acquire_many(SEGMENTS).await else { return };
+                if self.0.buffer.lock().bytes() == 0 {
+                    return;
+                }
+                drop(all);
+                self.0.env.sleep(Duration::from_millis(5)).await;
+            }
+        };
+        self.0.env.timeout_at(deadline, idle).await.is_ok()
+    }
+
+    /// When an object was last written and committed; `None`: not yet.
+    pub fn last_success(&self) -> Option<Timestamp> {
+        Some(Timestamp(self.0.writer.last_success.load(Relaxed))).filter(|time| time.0 > 0)
+    }
+}
+
+impl Inner {
+    fn push(&self, batches: Vec<Append>, request: &Arc<Request>, now: Instant) {
+        let metrics = &self.writer.metrics;
+        metrics.produce_batches.inc_by(batches.len() as u64);
+        metrics.produce_bytes.inc_by(batches.iter().map(|append| append.batch.len() as u64).sum());
+        let mut buffer = self.buffer.lock();
+        let before = buffer.bytes();
+        for (index, append) in batches.into_iter().enumerate() {
+            let Append { partition, shard, batch, header, log_append_time } = append;
+            let tag = Tag { request: request.clone(), index, shard, header, log_append_time };
+            buffer.push(Batch { partition, bytes: batch, tag }, now);
+        }
+        let after = buffer.bytes();
+        drop(buffer);
+        metrics.buffer_bytes.set(i64::try_from(after).unwrap_or(i64::MAX));
+        // Only the first byte and the last one change when the buffer is due.
+        if before == 0 || (before < self.flush_bytes && after >= self.flush_bytes) {
+            self.changed.notify_one();
+        }
+    }
+
+    fn due(&self, now: Instant) -> Due {
+        match self.buffer.lock().due(now) {
+            Due::At(_) if self.draining.load(Relaxed) => Due::Now,
+            due => due,
+        }
+    }
+}
+
+/// Takes segments from the buffer for ever.
+async fn flush(inner: Arc<Inner>) {
+    loop {
+        due(&inner).await;
+        let Ok(slot) = inner.segments.clone().acquire_owned().await else { return };
+        let now = inner.env.instant();
+        let (batches, left) = {
+            let mut buffer = inner.buffer.lock();
+            (buffer.take(now), buffer.bytes())
+        };
+        inner.writer.metrics.buffer_bytes.set(i64::try_from(left).unwrap_or(i64::MAX));
+        let segment = inner.writer.prepare(batches);
+        let writing = inner.clone();
+        inner.env.spawn(async move {
+            writing.writer.write(segment).await;
+            drop(slot);
+        });
+    }
+}
+
+/// Waits until the buffer is to be flushed.
+async fn due(inner: &Inner) {
+    loop {
+        match inner.due(inner.env.instant()) {
+            Due::Now => return,
+            Due::Never => inner.changed.notified().await,
+            Due::At(at) => {
+                tokio::select! {
+                    biased;
+                    () = inner.changed.notified() => {}
+                    () = inner.env.sleep_until(at) => {}
+                }
+            }
+        }
+    }
+}

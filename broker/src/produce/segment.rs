@@ -1,0 +1,243 @@
+//! One segment on its way: upload, then a commit at every shard concerned.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use blob::{BlobError, SharedStore};
+use bytes::Bytes;
+use cache::ObjectCache;
+use coordinator::protocol::{BatchRequest, BatchResult, CommitFileRequest, CommitFileResponse};
+use env::{Env, Instant};
+use kafka_wire::ResponseError;
+use kafka_wire::batch::BatchHeader;
+use types::{NodeId, ShardId, Timestamp, TopicPartition};
+use uuid::Uuid;
+use wal::{Batch, Placed, Segment};
+
+use super::order::{Order, Turn};
+use super::request::{Outcome, Request};
+use crate::metrics::Metrics;
+use crate::rpc::{Coordinators, RpcError};
+
+/// Between attempts to write an object.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// `DisklessCommitFile`, as the pipeline needs it.
+#[async_trait]
+pub(super) trait Commits: Send + Sync {
+    /// Commits at the leader of `request.shard`; asks again by the same object until `deadline`.
+    async fn commit(&self, request: &CommitFileRequest, deadline: Instant) -> Result<CommitFileResponse, RpcError>;
+}
+
+#[async_trait]
+impl Commits for Coordinators {
+    async fn commit(&self, request: &CommitFileRequest, deadline: Instant) -> Result<CommitFileResponse, RpcError> {
+        self.commit_file(request, deadline).await
+    }
+}
+
+/// Who waits for a batch, and what its commit says about it.
+#[derive(Debug)]
+pub(super) struct Tag {
+    pub(super) request: Arc<Request>,
+    /// Which batch of the request it is.
+    pub(super) index: usize,
+    pub(super) shard: ShardId,
+    pub(super) header: BatchHeader,
+    pub(super) log_append_time: bool,
+}
+
+/// What segments are written with.
+pub(super) struct Writer {
+    pub(super) env: Env,
+    pub(super) node: NodeId,
+    pub(super) store: SharedStore,
+    pub(super) cache: Arc<ObjectCache>,
+    pub(super) commits: Arc<dyn Commits>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) order: Order,
+    /// When an object was last written and committed, ms since the epoch; 0: never.
+    pub(super) last_success: AtomicI64,
+}
+
+/// The batches of a segment that one shard orders.
+struct Group {
+    batches: Vec<Placed<Tag>>,
+    turn: Turn,
+}
+
+/// A segment that has its place in the order of commits.
+pub(super) struct Prepared {
+    body: Vec<Bytes>,
+    size: u64,
+    groups: BTreeMap<ShardId, Group>,
+    deadline: Instant,
+}
+
+impl Writer {
+    /// Lays a segment out. Must be called in the order in which the batches were taken from the buffer.
+    pub(super) fn prepare(&self, batches: Vec<Batch<Tag>>) -> Prepared {
+        let Segment { body, size, batches } = Segment::build(batches);
+        let mut by_shard: BTreeMap<ShardId, Vec<Placed<Tag>>> = BTreeMap::new();
+        let mut deadline = self.env.instant();
+        for batch in batches {
+            deadline = deadline.max(batch.tag.request.deadline);
+            by_shard.entry(batch.tag.shard).or_default().push(batch);
+        }
+        let groups = by_shard.into_iter().map(|(shard, batches)| {
+            let mut partitions: Vec<TopicPartition> = batches.iter().map(|batch| batch.partition).collect();
+            partitions.dedup();
+            (shard, Group { batches, turn: self.order.enter(partitions) })
+        });
+        Prepared { body, size, groups: groups.collect(), deadline }
+    }
+
+    /// Writes and commits a segment; every batch gets its outcome.
+    pub(super) async fn write(&self, segment: Prepared) {
+        let Prepared { body, size, groups, deadline } = segment;
+        let object = self.env.uuid();
+        let written = self.upload(object, body.clone(), deadline).await;
+        self.metrics.segment_bytes.observe(size as f64);
+        match written {
+            Ok(()) => {
+                // Before the commit: who hears of it finds the object here.
+                self.cache.insert(object, body);
+                let owners = self.owners(groups.keys().copied().collect());
+                let commits = groups.into_iter().map(|(shard, group)| {
+                    let file = File { object, size, owners: owners.clone() };
+                    self.commit(shard, file, group, deadline)
+                });
+                futures::future::join_all(commits).await;
+            }
+            Err(error) => {
+                self.metrics.upload_failures.inc();
+                tracing::warn!(%error, size, "a wal object could not be written, its batches are refused");
+                drop(body);
+                let failures = groups.into_values().map(|group| async {
+                    self.resolve(&group.batches, |_| Outcome::failed(ResponseError::KafkaStorageError));
+                    group.turn.come().await;
+                });
+                futures::future::join_all(failures).await;
+            }
+        }
+    }
+
+    async fn upload(&self, object: Uuid, body: Vec<Bytes>, deadline: Instant) -> Result<(), BlobError> {
+        let key = wal::object_key(object);
+        let start = self.env.instant();
+        loop {
+            // Nobody else writes this key, and every attempt writes the same bytes.
+            let put = self.env.timeout_at(deadline, self.store.put(&key, body.clone()));
+            let error = match put.await {
+                Ok(Ok(())) => {
+                    let took = self.env.instant().saturating_duration_since(start);
+                    self.metrics.upload_latency.observe(took.as_secs_f64());
+                    return Ok(());
+                }
+                Ok(Err(error)) => error,
+                Err(_) => BlobError::Timeout(key.clone()),
+            };
+            let pause = self.env.jittered(PAUSE);
+            if !error.is_transient() || self.env.instant() + pause >= deadline {
+                return Err(error);
+            }
+            tracing::debug!(%error, "a wal object is written again");
+            self.env.sleep(pause).await;
+        }
+    }
+
+    async fn commit(&self, shard: ShardId, file: File, group: Group, deadline: Instant) {
+        let start = self.env.instant();
+        group.turn.come().await;
+        let request = CommitFileRequest {
+            shard,
+            object: file.object,
+            uploader: self.node,
+            size: file.size,
+            owners: file.owners,
+            batches: group.batches.iter().map(batch_request).collect(),
+        };
+        let answer = self.commits.commit(&request, deadline).await;
+        let took = self.env.instant().saturating_duration_since(start);
+        self.metrics.commit_latency.observe(took.as_secs_f64());
+        match answer {
+            Ok(answer) if answer.error_code == 0 && answer.batches.len() == group.batches.len() => {
+                self.last_success.store(self.env.now().0, Relaxed);
+                let mut results = answer.batches.iter();
+                self.resolve(&group.batches, |_| results.next().map_or(unknown(), outcome));
+            }
+            Ok(answer) => {
+                self.metrics.commit_failures.inc();
+                tracing::error!(%shard, code = answer.error_code, "the coordinator refuses a file");
+                // With an error code nothing was decided; otherwise the answer makes no sense.
+                let error = if answer.error_code == 0 { ResponseError::RequestTimedOut } else { ResponseError::KafkaStorageError };
+                self.resolve(&group.batches, |_| Outcome::failed(error));
+            }
+            Err(error) => {
+                self.metrics.commit_failures.inc();
+                tracing::warn!(%shard, %error, object = %file.object, "no answer to the commit of a file");
+                self.resolve(&group.batches, |_| unknown());
+            }
+        }
+    }
+
+    fn resolve(&self, batches: &[Placed<Tag>], mut outcome: impl FnMut(usize) -> Outcome) {
+        let mut failed = 0;
+        for (index, batch) in batches.iter().enumerate() {
+            let outcome = outcome(index);
+            failed += u64::from(outcome.error_code != 0);
+            batch.tag.request.resolve(batch.tag.index, outcome);
+        }
+        self.metrics.produce_failed_batches.inc_by(failed);
+    }
+
+    /// The owner chain: random, so that no shard answers for more files than another (KIP-1164).
+    fn owners(&self, mut shards: Vec<ShardId>) -> Vec<ShardId> {
+        for last in (1..shards.len()).rev() {
+            let chosen = usize::try_from(self.env.random_below(last as u64 + 1)).unwrap_or(0);
+            shards.swap(last, chosen);
+        }
+        shards
+    }
+}
+
+struct File {
+    object: Uuid,
+    size: u64,
+    owners: Vec<ShardId>,
+}
+
+fn batch_request(batch: &Placed<Tag>) -> BatchRequest {
+    let header = &batch.tag.header;
+    BatchRequest {
+        topic: batch.partition.topic,
+        partition: batch.partition.partition,
+        position: batch.position,
+        size: batch.size,
+        last_offset_delta: header.last_offset_delta,
+        max_timestamp: Timestamp(header.max_timestamp),
+        log_append_time: batch.tag.log_append_time,
+        producer_id: header.producer_id,
+        producer_epoch: header.producer_epoch,
+        base_sequence: header.base_sequence,
+    }
+}
+
+fn outcome(result: &BatchResult) -> Outcome {
+    Outcome {
+        error_code: result.error_code,
+        base_offset: if result.error_code == 0 { result.base_offset } else { -1 },
+        log_append_time: if result.error_code == 0 { result.log_append_time.0 } else { -1 },
+        log_start_offset: result.log_start_offset,
+    }
+}
+
+fn unknown() -> Outcome {
+    Outcome::failed(ResponseError::RequestTimedOut)
+}
+
+#[cfg(test)]
+mod tests;

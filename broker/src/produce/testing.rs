@@ -1,0 +1,52 @@
+//! Batches for tests.
+
+use bytes::Bytes;
+use cluster::configs::TopicConfig;
+use kafka_wire::batch::BatchHeader;
+
+/// A batch of `count` uncompressed records of time `time` (ms), its header changed by `change`, with a valid checksum.
+pub(crate) fn batch(count: i32, time: i64, change: impl FnOnce(&mut BatchHeader)) -> Bytes {
+    let mut records = Vec::new();
+    for delta in 0..count {
+        // Length 9, no attributes, time delta 0, offset delta, no key, a value of three bytes, no headers.
+        records.extend_from_slice(&[18, 0, 0, (delta * 2) as u8, 1, 6, b'a', b'b', b'c', 0]);
+    }
+    let mut header = BatchHeader {
+        base_offset: 0,
+        length: 49 + records.len() as i32,
+        partition_leader_epoch: -1,
+        magic: 2,
+        crc: 0,
+        attributes: 0,
+        last_offset_delta: count - 1,
+        base_timestamp: time,
+        max_timestamp: time,
+        producer_id: -1,
+        producer_epoch: -1,
+        base_sequence: -1,
+        record_count: count,
+    };
+    change(&mut header);
+    let summed = [&header.to_bytes()[21..], &records].concat();
+    header.crc = crc_fast::crc32_iscsi(&summed);
+    [&header.to_bytes()[..], &records].concat().into()
+}
+
+/// A batch of an idempotent producer.
+pub(crate) fn sequenced(producer_id: i64, base_sequence: i32, count: i32, time: i64) -> Bytes {
+    batch(count, time, |header| {
+        (header.producer_id, header.producer_epoch, header.base_sequence) = (producer_id, 0, base_sequence);
+    })
+}
+
+/// Kafka's defaults.
+pub(crate) fn topic_config() -> TopicConfig {
+    TopicConfig {
+        retention_ms: None,
+        retention_bytes: None,
+        max_message_bytes: 1_048_588,
+        log_append_time: false,
+        before_max_ms: i64::MAX as u64,
+        after_max_ms: 3_600_000,
+    }
+}

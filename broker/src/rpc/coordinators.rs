@@ -1,0 +1,227 @@
+//! Calls to whoever leads a shard (or the cluster log) now, repeated until the deadline while leadership moves.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use cluster::protocol::{
+    AllocateProducerIdsRequest, AllocateProducerIdsResponse, ForwardRequest, ForwardResponse,
+};
+use coordinator::protocol::{
+    CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest, DeleteRecordsResponse,
+    DeleteTopicsRequest, ErrorResponse, FindBatchesRequest, FindBatchesResponse, HandOverFileRequest,
+    ListOffsetsRequest, ListOffsetsResponse, TailRequest, TailResponse, api_key,
+};
+use env::{Env, Instant};
+use kafka_wire::ResponseError;
+use kafka_wire::flex::{Decode, Encode};
+use types::{NodeId, ShardId};
+
+use super::{Pool, RpcError};
+use crate::metadata::Metadata;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// One attempt: a peer that is frozen must not eat the whole deadline.
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// Who a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The leader of a shard.
+    Shard(ShardId),
+    /// The leader of the cluster log.
+    Controller,
+}
+
+/// Finds leaders by the metadata image and talks to them. Cheap to clone.
+#[derive(Clone)]
+pub struct Coordinators {
+    env: Env,
+    metadata: Metadata,
+    pool: Pool,
+}
+
+/// An answer says whether the asked node could decide.
+trait Answer: Decode {
+    fn error_code(&self) -> i16;
+}
+
+macro_rules! answers {
+    ($($response:ty),*) => { $(impl Answer for $response {
+        fn error_code(&self) -> i16 {
+            self.error_code
+        }
+    })* };
+}
+
+answers!(
+    CommitFileResponse,
+    FindBatchesResponse,
+    ListOffsetsResponse,
+    DeleteRecordsResponse,
+    TailResponse,
+    ErrorResponse,
+    AllocateProducerIdsResponse,
+    ForwardResponse
+);
+
+impl Coordinators {
+    /// Calls go to the leaders that `metadata` names.
+    pub fn new(env: Env, metadata: Metadata, pool: Pool) -> Coordinators {
+        Coordinators { env, metadata, pool }
+    }
+
+    /// `DisklessCommitFile`. An unknown outcome is asked again by the same object until `deadline`.
+    pub async fn commit_file(
+        &self,
+        request: &CommitFileRequest,
+        deadline: Instant,
+    ) -> Result<CommitFileResponse, RpcError> {
+        self.call(Destination::Shard(request.shard), api_key::COMMIT_FILE, request, deadline, ATTEMPT).await
+    }
+
+    /// `DisklessFindBatches`.
+    pub async fn find_batches(
+        &self,
+        request: &FindBatchesRequest,
+        deadline: Instant,
+    ) -> Result<FindBatchesResponse, RpcError> {
+        self.call(Destination::Shard(request.shard), api_key::FIND_BATCHES, request, deadline, ATTEMPT).await
+    }
+
+    /// `DisklessListOffsets`.
+    pub async fn list_offsets(
+        &self,
+        request: &ListOffsetsRequest,
+        deadline: Instant,
+    ) -> Result<ListOffsetsResponse, RpcError> {
+        self.call(Destination::Shard(request.shard), api_key::LIST_OFFSETS, request, deadline, ATTEMPT).await
+    }
+
+    /// `DisklessDeleteRecords`.
+    pub async fn delete_records(
+        &self,
+        request: &DeleteRecordsRequest,
+        deadline: Instant,
+    ) -> Result<DeleteRecordsResponse, RpcError> {
+        self.call(Destination::Shard(request.shard), api_key::DELETE_RECORDS, request, deadline, ATTEMPT).await
+    }
+
+    /// `DisklessTail`.
+    pub async fn tail(&self, request: &TailRequest, deadline: Instant) -> Result<TailResponse, RpcError> {
+        let attempt = ATTEMPT + Duration::from_millis(u64::from(request.max_wait_ms));
+        self.call(Destination::Shard(request.shard), api_key::TAIL, request, deadline, attempt).await
+    }
+
+    /// `DisklessCreatePartitions`.
+    pub async fn create_partitions(
+        &self,
+        request: &CreatePartitionsRequest,
+        deadline: Instant,
+    ) -> Result<ErrorResponse, RpcError> {
+        self.call(Destination::Shard(request.shard), api_key::CREATE_PARTITIONS, request, deadline, ATTEMPT).await
+    }
+
+    /// `DisklessDeleteTopics`.
+    pub async fn delete_topics(
+        &self,
+        request: &DeleteTopicsRequest,
+        deadline: Instant,
+    ) -> Result<ErrorResponse, RpcError> {
+        self.call(Destination::Shard(request.shard), api_key::DELETE_TOPICS, request, deadline, ATTEMPT).await
+    }
+
+    /// `DisklessHandOverFile`.
+    pub async fn hand_over_file(
+        &self,
+        request: &HandOverFileRequest,
+        deadline: Instant,
+    ) -> Result<ErrorResponse, RpcError> {
+        self.call(Destination::Shard(request.shard), api_key::HAND_OVER_FILE, request, deadline, ATTEMPT).await
+    }
+
+    /// A block of producer ids for `node`.
+    pub async fn allocate_producer_ids(
+        &self,
+        node: NodeId,
+        deadline: Instant,
+    ) -> Result<AllocateProducerIdsResponse, RpcError> {
+        let request = AllocateProducerIdsRequest { node };
+        self.call(Destination::Controller, api_key::ALLOCATE_PRODUCER_IDS, &request, deadline, ATTEMPT).await
+    }
+
+    /// Passes a client's request (header and body) to its owner and gives the reply (header and body). Requests that
+    /// wait at the owner, such as JoinGroup, get the whole time until `deadline`.
+    pub async fn forward(
+        &self,
+        to: Destination,
+        client_host: &str,
+        request: Bytes,
+        deadline: Instant,
+    ) -> Result<Bytes, RpcError> {
+        let shard = match to {
+            Destination::Shard(shard) => i32::try_from(shard.0).unwrap_or(i32::MAX),
+            Destination::Controller => -1,
+        };
+        let request = ForwardRequest { shard, client_host: client_host.to_owned(), request };
+        let attempt = deadline.saturating_duration_since(self.env.instant());
+        let answer: ForwardResponse = self.call(to, api_key::FORWARD, &request, deadline, attempt).await?;
+        Ok(answer.response)
+    }
+
+    async fn call<R: Answer>(
+        &self,
+        to: Destination,
+        api_key: i16,
+        request: &impl Encode,
+        deadline: Instant,
+        attempt: Duration,
+    ) -> Result<R, RpcError> {
+        let mut metadata = self.metadata.clone();
+        let mut pause = FIRST_PAUSE;
+        let mut last = RpcError::TimedOut;
+        loop {
+            if let Some(address) = self.address(to) {
+                let until = deadline.min(self.env.instant() + attempt);
+                match self.pool.call::<R>(&address, api_key, request, until).await {
+                    Ok(answer) if !is_moving(answer.error_code()) => return Ok(answer),
+                    Ok(_) => {}
+                    Err(error @ RpcError::Malformed(_)) => return Err(error),
+                    Err(error) => last = error,
+                }
+            }
+            let now = self.env.instant();
+            if now >= deadline {
+                return Err(last);
+            }
+            // Whichever comes first: news of a leader, or the pause.
+            let until = deadline.min(now + self.env.jittered(pause));
+            let _ = self.env.timeout_at(until, metadata.changed()).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn address(&self, to: Destination) -> Option<String> {
+        let image = self.metadata.image();
+        let shard_address = |id| image.shard(id).map(|shard| shard.address.clone());
+        match to {
+            Destination::Shard(id) => shard_address(id).filter(|address| !address.is_empty()),
+            Destination::Controller => {
+                let address = image.record().controller_address.clone();
+                (!address.is_empty()).then_some(address)
+            }
+        }
+    }
+}
+
+/// The asked node does not lead (yet, or any more): nothing was decided.
+fn is_moving(code: i16) -> bool {
+    [
+        ResponseError::NotCoordinator,
+        ResponseError::NotController,
+        ResponseError::CoordinatorNotAvailable,
+        ResponseError::CoordinatorLoadInProgress,
+    ]
+    .iter()
+    .any(|error| error.code() == code)
+}

@@ -1,0 +1,272 @@
+//! One node: builds the services of its roles, hands each what it needs, and takes them down in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use blob::SharedStore;
+use cache::ObjectCache;
+use cluster::Settings;
+use cluster::image::ZonePort;
+use cluster::protocol::HeartbeatRequest;
+use coordinator::shard::JobOptions;
+use env::{Env, JoinHandle};
+use groups::GroupSettings;
+use metalog::{MetadataLog, ObjectLog, Owner};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{self, Health};
+use crate::api::Api;
+use crate::config::{Config, Role};
+use crate::controller_host::ControllerHost;
+use crate::coordinator_host::{CoordinatorHost, Parts};
+use crate::fetch::{Fetcher, Objects, Windows, follow};
+use crate::internal::Internal;
+use crate::membership::{Coordination, Membership, Stage};
+use crate::metadata::{Metadata, metadata};
+use crate::metrics::{CacheCollector, Metrics};
+use crate::net::{self, Net, frames::MemoryBudget};
+use crate::produce::Producer;
+use crate::rpc::{self, Coordinators, Handler, Pool};
+
+/// How long a leaving node waits for the others to have noticed.
+const NOTICED: Duration = Duration::from_secs(3);
+/// How long it waits for what it has taken in.
+const FLUSH: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A running node.
+pub struct Node {
+    env: Env,
+    metadata: Metadata,
+    stage: watch::Sender<Stage>,
+    membership: JoinHandle<()>,
+    broker: Option<BrokerRole>,
+    coordination: Option<Coordination>,
+    metrics: Arc<Metrics>,
+    admin_port: u16,
+}
+
+struct BrokerRole {
+    id: types::NodeId,
+    net: Net,
+    producer: Producer,
+    draining: CancellationToken,
+}
+
+impl Node {
+    /// Starts all services of the node; it is ready when [`Health::ready`] says so. An error names the setting.
+    pub async fn start(env: Env, config: Config, store: SharedStore) -> anyhow::Result<Node> {
+        let id = config.node.node_id();
+        let metrics = Arc::new(Metrics::default());
+        let pool = Pool::new(env.clone());
+        let (metadata_writer, metadata) = metadata();
+        let coordinators = Coordinators::new(env.clone(), metadata.clone(), pool.clone());
+
+        let bind = format!("{}:{}", config.internal.host, config.internal.port);
+        let listener =
+            env.listen(&bind).await.with_context(|| format!("internal.port: cannot listen on {bind}"))?;
+        let internal = format!("{}:{}", config.internal_host(), listener.port());
+        let owner = Owner { node_id: id.0, incarnation: env.uuid(), address: internal.clone() };
+        let cluster_log: Arc<dyn MetadataLog> = Arc::new(ObjectLog::new(
+            store.clone(),
+            "cluster",
+            metalog::Options::default(),
+            env.clone(),
+        ));
+
+        let coordination = config.has(Role::Coordinator).then(|| {
+            let parts = Parts {
+                env: env.clone(),
+                store: store.clone(),
+                data_dir: config.node.data_dir.clone(),
+                owner: owner.clone(),
+                metadata: metadata.clone(),
+                coordinators: coordinators.clone(),
+                groups: GroupSettings::default(),
+                jobs: JobOptions::default(),
+            };
+            let settings =
+                Settings { metadata_partitions: config.coordinator.metadata_partitions, ..Settings::default() };
+            let controller =
+                ControllerHost::new(env.clone(), cluster_log.clone(), owner.clone(), pool.clone(), settings);
+            Coordination { shards: CoordinatorHost::new(parts), controller }
+        });
+        if let Some(coordination) = &coordination {
+            let handler: Arc<dyn Handler> = Internal::new(coordination.clone());
+            env.spawn(rpc::serve(env.clone(), listener, handler));
+        }
+
+        let broker = match &config.listeners {
+            Some(listeners) if config.has(Role::Broker) => {
+                Some(broker_role(&env, &config, listeners, store, &metadata, &coordinators, &metrics).await?)
+            }
+            _ => None,
+        };
+
+        let (stage, stages) = watch::channel(Stage::Active);
+        let about = introduction(&config, &owner, internal, broker.as_ref());
+        let membership = Membership::new(
+            env.clone(),
+            pool,
+            cluster_log,
+            about,
+            metadata_writer,
+            coordination.clone(),
+            stages,
+        );
+        let membership = env.spawn(membership.run());
+
+        let bind = format!("{}:{}", config.admin.host, config.admin.port);
+        let listener = env.listen(&bind).await.with_context(|| format!("admin.port: cannot listen on {bind}"))?;
+        let admin_port = listener.port();
+        let health = Arc::new(Ready { metadata: metadata.clone(), broker: broker.as_ref().map(|broker| broker.id) });
+        env.spawn(admin::serve(env.clone(), listener, health, metrics.clone()));
+
+        Ok(Node { env, metadata, stage, membership, broker, coordination, metrics, admin_port })
+    }
+
+    /// The node's metrics, to add what is counted elsewhere.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Port of the admin listener, as bound.
+    pub fn admin_port(&self) -> u16 {
+        self.admin_port
+    }
+
+    /// Port for clients of unknown zone, as bound; `None` without the role `broker`.
+    pub fn kafka_port(&self) -> Option<u16> {
+        self.broker.as_ref().map(|broker| broker.net.port())
+    }
+
+    /// Waits until the node takes part in the cluster.
+    pub async fn ready(&self) {
+        let health = Ready { metadata: self.metadata.clone(), broker: self.broker.as_ref().map(|broker| broker.id) };
+        while health.ready().is_err() {
+            self.env.sleep(LOOK).await;
+        }
+    }
+
+    /// Leaves in good order: clients and shards move elsewhere, what was taken in is flushed and answered.
+    pub async fn stop(self) {
+        let Node { env, metadata, stage, membership, broker, coordination, .. } = self;
+        if let Some(broker) = broker {
+            broker.draining.cancel();
+            if coordination.is_none() {
+                stage.send_replace(Stage::Draining);
+                let gone = || metadata.image().broker(broker.id).is_none_or(|broker| broker.draining);
+                wait_until(&env, NOTICED, gone).await;
+            }
+            // A node that coordinates, too, keeps its shards until here: perhaps nobody else can take its commits.
+            broker.producer.drain();
+            let deadline = env.instant() + FLUSH;
+            broker.net.stop(deadline).await;
+            if !broker.producer.finish(deadline).await {
+                tracing::warn!("leaving with produced data that the object store or the coordinators did not take");
+            }
+        }
+        if let Some(coordination) = coordination {
+            stage.send_replace(Stage::Draining);
+            let shards = coordination.shards.clone();
+            wait_until(&env, NOTICED, || shards.leading().is_empty()).await;
+            coordination.shards.stop().await;
+            coordination.controller.stop().await;
+        }
+        stage.send_replace(Stage::Leaving);
+        let _ = env.timeout(Duration::from_secs(1), membership).await;
+        let _ = env.timeout(Duration::from_secs(2), env.shut_down()).await;
+    }
+}
+
+async fn wait_until(env: &Env, limit: Duration, mut done: impl FnMut() -> bool) {
+    let deadline = env.instant() + limit;
+    while !done() && env.instant() < deadline {
+        env.sleep(LOOK).await;
+    }
+}
+
+async fn broker_role(
+    env: &Env,
+    config: &Config,
+    listeners: &crate::config::Listeners,
+    store: SharedStore,
+    metadata: &Metadata,
+    coordinators: &Coordinators,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<BrokerRole> {
+    let id = config.node.node_id();
+    let cache = Arc::new(ObjectCache::new(store.clone(), config.cache.memory_bytes));
+    metrics.add(CacheCollector(cache.clone()));
+    let producer = Producer::start(
+        env.clone(),
+        id,
+        &config.produce,
+        store,
+        cache.clone(),
+        coordinators.clone(),
+        metrics.clone(),
+    );
+    let windows = Windows::default();
+    env.spawn(follow(env.clone(), metadata.clone(), coordinators.clone(), windows.clone()));
+    let draining = CancellationToken::new();
+    let objects = Objects::new(env.clone(), cache);
+    let fetcher = Fetcher::new(env.clone(), windows, coordinators.clone(), objects, draining.clone());
+    let api = Api::new(
+        env.clone(),
+        config,
+        metadata.clone(),
+        coordinators.clone(),
+        producer.clone(),
+        fetcher,
+        metrics.clone(),
+        draining.clone(),
+    );
+    let budget = MemoryBudget::new(config.produce.memory_bytes);
+    let net = net::start(env.clone(), listeners, budget, Arc::new(api), metrics.clone()).await?;
+    Ok(BrokerRole { id, net, producer, draining })
+}
+
+/// What every heartbeat says of this node.
+fn introduction(config: &Config, owner: &Owner, internal: String, broker: Option<&BrokerRole>) -> HeartbeatRequest {
+    let zone_ports = broker.map(|broker| broker.net.zone_ports()).unwrap_or_default();
+    let zone_port = |(zone, port): &(String, u16)| ZonePort { zone: zone.clone(), port: *port };
+    HeartbeatRequest {
+        node: config.node.node_id(),
+        incarnation: owner.incarnation,
+        zone: config.node.zone.clone(),
+        broker: broker.is_some(),
+        coordinator: config.has(Role::Coordinator),
+        internal,
+        host: config.listeners.as_ref().map(|listeners| listeners.advertised_host.clone()).unwrap_or_default(),
+        port: broker.map_or(0, |broker| broker.net.port()),
+        zone_ports: zone_ports.iter().map(zone_port).collect(),
+        draining: false,
+        leaving: false,
+        leading: Vec::new(),
+        controller_epoch: 0,
+        version: 0,
+        max_wait_ms: 0,
+    }
+}
+
+struct Ready {
+    metadata: Metadata,
+    broker: Option<types::NodeId>,
+}
+
+impl Health for Ready {
+    fn ready(&self) -> Result<(), String> {
+        if !self.metadata.is_known() {
+            return Err("the controller has not been reached yet".to_owned());
+        }
+        match self.broker {
+            Some(id) if self.metadata.image().broker(id).is_none() => {
+                Err("the controller does not list this broker yet".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}

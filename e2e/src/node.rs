@@ -1,0 +1,299 @@
+//! Real broker and coordinator processes on loopback.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+
+/// How long a node may take to become ready; machines under test load are slow.
+const READY: Duration = Duration::from_secs(60);
+
+/// Where the binaries under test are: `$DISKLESS_BIN_DIR`, else the release build, else the debug build.
+pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
+    let target = target_dir();
+    let places = match std::env::var_os("DISKLESS_BIN_DIR") {
+        Some(dir) => vec![PathBuf::from(dir)],
+        None => vec![target.join("release"), target.join("debug")],
+    };
+    let found = places.iter().map(|dir| dir.join(name)).find(|path| path.exists());
+    found.with_context(|| format!("{name} is not built: run cargo build --release -p broker -p operator"))
+}
+
+fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
+    }
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// One process of the cluster.
+pub struct Node {
+    /// Its id in the cluster.
+    pub id: i32,
+    /// Zone it runs in.
+    pub zone: String,
+    /// Port for clients of unknown zone (brokers).
+    pub port: u16,
+    /// Port for clients of each zone (brokers).
+    pub zone_ports: BTreeMap<String, u16>,
+    /// Port of `/healthz`, `/readyz`, `/metrics`.
+    pub admin_port: u16,
+    /// Holds the SQLite views and caches.
+    pub data_dir: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    environment: Vec<(String, String)>,
+    child: Option<Child>,
+}
+
+impl Node {
+    /// Starts the process (again).
+    pub fn start(&mut self) -> anyhow::Result<()> {
+        let log = std::fs::File::options().create(true).append(true).open(&self.log)?;
+        let mut command = Command::new(binary("diskless-broker")?);
+        command.arg("serve").arg("--config").arg(&self.config).stdin(Stdio::null());
+        command.env("RUST_LOG", "info").envs(self.environment.iter().cloned());
+        let child = command.stdout(log.try_clone()?).stderr(log).spawn().context("cannot start diskless-broker")?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Waits until `/readyz` says yes.
+    pub fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < READY {
+            if http_get(self.admin_port, "/readyz").is_ok_and(|(status, _)| status == 200) {
+                return Ok(());
+            }
+            if let Some(child) = &mut self.child
+                && let Some(status) = child.try_wait()?
+            {
+                bail!("node {} ended with {status}:\n{}", self.id, self.last_log());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("node {} is not ready after {READY:?}:\n{}", self.id, self.last_log());
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// SIGTERM; gives the exit status.
+    pub fn stop(&mut self) -> anyhow::Result<std::process::ExitStatus> {
+        self.signal("TERM")?;
+        let mut child = self.child.take().context("not running")?;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(60) {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        bail!("node {} did not end within 60 s of SIGTERM:\n{}", self.id, self.last_log());
+    }
+
+    /// Sends a signal by name (`STOP`, `CONT`, `TERM`).
+    pub fn signal(&self, name: &str) -> anyhow::Result<()> {
+        let child = self.child.as_ref().context("not running")?;
+        let status = Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status()?;
+        if !status.success() {
+            bail!("kill -{name} failed");
+        }
+        Ok(())
+    }
+
+    /// Process id while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// The value of a metric without labels, or the sum over its labels.
+    pub fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        let (_, body) = http_get(self.admin_port, "/metrics")?;
+        let mut sum = None;
+        for line in body.lines().filter(|line| line.starts_with(name)) {
+            let rest = line.get(name.len()..).unwrap_or_default();
+            if rest.starts_with('{') || rest.starts_with(' ') {
+                let value: f64 = line.rsplit(' ').next().unwrap_or_default().parse()?;
+                sum = Some(sum.unwrap_or(0.0) + value);
+            }
+        }
+        sum.with_context(|| format!("no metric {name}"))
+    }
+
+    /// Resident memory, bytes.
+    pub fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let pid = self.pid().context("not running")?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+        let kib: u64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
+        Ok(kib * 1024)
+    }
+
+    /// All it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn last_log(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().rev().take(30).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A cluster of processes over one object store.
+pub struct Cluster {
+    /// Brokers first, in the order of their ids.
+    pub brokers: Vec<Node>,
+    /// The coordinators.
+    pub coordinators: Vec<Node>,
+    dir: TempDir,
+}
+
+/// What to start.
+pub struct Plan {
+    /// Object store URL; `None`: a folder of the cluster's own.
+    pub store: Option<String>,
+    /// One broker per entry.
+    pub broker_zones: Vec<&'static str>,
+    /// Number of coordinator processes.
+    pub coordinators: usize,
+    /// Extra settings for every node, TOML with full section headers.
+    pub settings: String,
+    /// Extra environment for every node.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            store: None,
+            broker_zones: vec!["a", "b", "c"],
+            coordinators: 2,
+            settings: String::new(),
+            environment: Vec::new(),
+        }
+    }
+}
+
+impl Cluster {
+    /// Starts all nodes and waits until they are ready.
+    pub fn start(plan: Plan) -> anyhow::Result<Cluster> {
+        let dir = tempfile::tempdir()?;
+        let store = plan.store.clone().unwrap_or_else(|| format!("file://{}", dir.path().join("store").display()));
+        std::fs::create_dir_all(dir.path().join("store"))?;
+        let mut zones: Vec<&str> = plan.broker_zones.clone();
+        zones.sort_unstable();
+        zones.dedup();
+        let mut coordinators = Vec::new();
+        for i in 0..plan.coordinators {
+            let zone = zones.get(i % zones.len()).copied().unwrap_or("a");
+            coordinators.push(make_node(dir.path(), &store, &plan, i32::try_from(i)?, zone, "coordinator", &[])?);
+        }
+        let mut brokers = Vec::new();
+        for (i, zone) in plan.broker_zones.iter().enumerate() {
+            brokers.push(make_node(dir.path(), &store, &plan, 1000 + i32::try_from(i)?, zone, "broker", &zones)?);
+        }
+        let mut cluster = Cluster { brokers, coordinators, dir };
+        for node in cluster.coordinators.iter_mut().chain(&mut cluster.brokers) {
+            node.start()?;
+        }
+        for node in cluster.coordinators.iter_mut().chain(&mut cluster.brokers) {
+            node.wait_ready()?;
+        }
+        Ok(cluster)
+    }
+
+    /// Addresses of all brokers for clients of unknown zone.
+    pub fn bootstrap(&self) -> String {
+        let addresses: Vec<String> = self.brokers.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        addresses.join(",")
+    }
+
+    /// The folder that holds everything of the cluster; the object store is `store` in it.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+fn make_node(
+    dir: &Path,
+    store: &str,
+    plan: &Plan,
+    id: i32,
+    zone: &str,
+    role: &str,
+    zones: &[&str],
+) -> anyhow::Result<Node> {
+    let data_dir = dir.join(format!("data-{id}"));
+    let zone_ports: BTreeMap<String, u16> = zones.iter().map(|zone| ((*zone).to_owned(), free_port())).collect();
+    let (port, admin_port) = (free_port(), free_port());
+    let mut text = format!(
+        "[node]\nid = {id}\nroles = [\"{role}\"]\nzone = \"{zone}\"\ndata_dir = \"{}\"\n\n[object_store]\nurl = \"{store}\"\n\n\
+         [internal]\nhost = \"127.0.0.1\"\nport = {}\nadvertised_host = \"127.0.0.1\"\n\n\
+         [admin]\nhost = \"127.0.0.1\"\nport = {admin_port}\n\n",
+        data_dir.display(),
+        free_port(),
+    );
+    if role == "broker" {
+        let zones: Vec<String> = zone_ports.iter().map(|(zone, port)| format!("{zone} = {port}")).collect();
+        write!(
+            text,
+            "[listeners]\nhost = \"127.0.0.1\"\nadvertised_host = \"127.0.0.1\"\nport = {port}\nzones = {{ {} }}\n\n",
+            zones.join(", ")
+        )?;
+    }
+    text.push_str(&plan.settings);
+    let config = dir.join(format!("node-{id}.toml"));
+    std::fs::write(&config, text)?;
+    Ok(Node {
+        id,
+        zone: zone.to_owned(),
+        port,
+        zone_ports,
+        admin_port,
+        data_dir,
+        config,
+        log: dir.join(format!("node-{id}.log")),
+        environment: plan.environment.clone(),
+        child: None,
+    })
+}
+
+/// A plain HTTP GET on loopback: status and body.
+pub fn http_get(port: u16, path: &str) -> anyhow::Result<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let status = text.split_whitespace().nth(1).context("no status")?.parse()?;
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned();
+    Ok((status, body))
+}

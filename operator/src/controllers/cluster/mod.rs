@@ -1,0 +1,348 @@
+//! The controller of `DisklessCluster`.
+
+pub mod apply;
+pub mod build;
+pub mod dereference;
+pub mod observe;
+pub mod rollout;
+pub mod status;
+pub mod validate;
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::{DisklessCluster, DisklessClusterStatus};
+use futures::{Stream, StreamExt, TryStreamExt};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::runtime::controller::{self, Action};
+use kube::runtime::events::EventType;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{Predicate, WatchStreamExt, predicates, watcher};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use self::apply::{Applied, Applier, Stores};
+use self::build::{CLUSTER_LABEL, MANAGED_BY};
+use self::dereference::Credentials;
+use self::observe::SetState;
+use self::rollout::Step;
+use self::validate::ValidatedCluster;
+use super::conditions::turned;
+use super::{RECHECK, RESYNC, ReconcileError};
+use crate::admin::Admin;
+use crate::context::Context;
+use crate::metrics::Controller;
+
+type Guarded = DeserializeGuard<DisklessCluster>;
+
+struct ClusterContext {
+    context: Context,
+    stores: Stores,
+    applied: Arc<Applied>,
+}
+
+/// Runs the controller until `shutdown`.
+pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
+    let applied = Arc::new(Applied::default());
+    let (clusters, writer) = reflector::store();
+    let forgetting = applied.clone();
+    let trigger = watcher(context.watched::<Guarded>(), watcher::Config::default())
+        .default_backoff()
+        .inspect_ok(move |event| {
+            if let watcher::Event::Delete(cluster) = event {
+                forgetting.forget(&cluster.uid().unwrap_or_default());
+            }
+        })
+        .modify(|cluster| cluster.managed_fields_mut().clear())
+        .reflect(writer)
+        .applied_objects()
+        // Our own writes to the status change none of these.
+        .predicate_filter(
+            predicates::generation.combine(predicates::annotations),
+            Default::default(),
+        );
+
+    let (service_accounts, service_account_events) = owned::<ServiceAccount>(&context);
+    let (services, service_events) = owned::<Service>(&context);
+    let (config_maps, config_map_events) = owned::<ConfigMap>(&context);
+    let (disruption_budgets, budget_events) = owned::<PodDisruptionBudget>(&context);
+    let (stateful_sets, stateful_set_events) = owned::<StatefulSet>(&context);
+    let (pods, pod_events) = owned::<Pod>(&context);
+    let stores = Stores {
+        service_accounts,
+        services,
+        config_maps,
+        disruption_budgets,
+        stateful_sets,
+        pods,
+    };
+
+    let secrets = watcher(
+        context.watched::<PartialObjectMeta<Secret>>(),
+        watcher::Config::default(),
+    )
+    .default_backoff()
+    .touched_objects();
+    let named = clusters.clone();
+
+    kube::runtime::Controller::for_stream(trigger, clusters)
+        .with_config(
+            controller::Config::default()
+                .debounce(Duration::from_millis(200))
+                .concurrency(8),
+        )
+        .owns_stream(service_account_events)
+        .owns_stream(service_events)
+        .owns_stream(config_map_events)
+        .owns_stream(budget_events)
+        .owns_stream(stateful_set_events)
+        .watches_stream(pod_events, |pod: Pod| cluster_of(&pod))
+        .watches_stream(secrets, move |secret| clusters_with_secret(&named, &secret))
+        .graceful_shutdown_on(shutdown)
+        .run(
+            |cluster, context| async move {
+                let key = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+                let work = reconcile(&cluster, &context);
+                super::run(
+                    &context.context,
+                    Controller::cluster,
+                    (&key.0, &key.1),
+                    Box::pin(work),
+                )
+                .await
+            },
+            |cluster, error, context| {
+                let key = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+                super::retry(&context.context, Controller::cluster, (&key.0, &key.1), error)
+            },
+            Arc::new(ClusterContext {
+                context,
+                stores,
+                applied,
+            }),
+        )
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+/// A store of what the operator has made of a kind, and the stream that fills it.
+fn owned<K>(
+    context: &Context,
+) -> (
+    Store<K>,
+    impl Stream<Item = Result<K, watcher::Error>> + Send + use<K>,
+)
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let (store, writer) = reflector::store();
+    let ours = watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+    let stream = watcher(context.watched::<K>(), ours)
+        .default_backoff()
+        .modify(|object| object.managed_fields_mut().clear())
+        .reflect(writer)
+        .touched_objects();
+    (store, stream)
+}
+
+fn cluster_of(pod: &Pod) -> Option<ObjectRef<Guarded>> {
+    let name = pod.labels().get(CLUSTER_LABEL)?;
+    Some(ObjectRef::new(name).within(&pod.namespace()?))
+}
+
+fn clusters_with_secret(
+    clusters: &Store<Guarded>,
+    secret: &PartialObjectMeta<Secret>,
+) -> Vec<ObjectRef<Guarded>> {
+    let names = |cluster: &DisklessCluster| {
+        let credentials = cluster.spec.object_store.credentials.as_ref();
+        credentials.is_some_and(|credentials| credentials.secret_ref.name == secret.name_any())
+    };
+    let clusters = clusters
+        .state()
+        .into_iter()
+        .filter(|cluster| cluster.namespace() == secret.namespace());
+    clusters
+        .filter(|cluster| cluster.0.as_ref().is_ok_and(names))
+        .map(|cluster| ObjectRef::from_obj(cluster.as_ref()))
+        .collect()
+}
+
+async fn reconcile(guarded: &Guarded, state: &ClusterContext) -> Result<Action, ReconcileError> {
+    let context = &state.context;
+    let cluster = guarded
+        .0
+        .as_ref()
+        .map_err(|error| ReconcileError::Undecodable(Box::new(error.clone())))?;
+    if cluster.metadata.deletion_timestamp.is_some() {
+        // All children go with their owner; the bucket is the user's.
+        return Ok(Action::await_change());
+    }
+    let previous = cluster.status.clone().unwrap_or_default();
+    let generation = cluster.metadata.generation;
+    let valid = match validate::validate(cluster, &context.settings) {
+        Ok(valid) => valid,
+        Err(problem) => {
+            let status = status::invalid(&previous, &problem, generation, context.now());
+            write_status(context, cluster, &previous, &status).await?;
+            return Ok(Action::await_change());
+        }
+    };
+    wait_for_stores(&state.stores).await;
+    let credentials = dereference::credentials(context, &valid).await;
+    let pods = state.stores.pods.state();
+    let pods: Vec<_> = pods
+        .into_iter()
+        .filter(|pod| pod.namespace().as_ref() == Some(&valid.namespace))
+        .collect();
+    let sets = state.stores.stateful_sets.state();
+    let sets: Vec<_> = sets
+        .into_iter()
+        .filter(|set| set.namespace().as_ref() == Some(&valid.namespace))
+        .collect();
+    let sets = observe::observe(&valid, &sets, &pods);
+
+    let objects = build::build(&valid);
+    let applier = Applier {
+        context,
+        cluster: &valid,
+        stores: &state.stores,
+        applied: &state.applied,
+    };
+    let mut failures = applier.apply_all(&objects).await;
+    // Pods that run keep the credentials they have. One that is replaced now could not start.
+    let hold = matches!(credentials, Credentials::Missing(_));
+    let planned = match &credentials {
+        Credentials::Missing(what) => Step::Wait(what.clone()),
+        _ => rollout::next(&sets),
+    };
+    let step = applier.disrupt(planned).await.unwrap_or_else(|failure| {
+        failures.push(failure.clone());
+        Step::Wait(failure)
+    });
+    let (applied, failed) = applier.apply_sets(&objects, &sets, &step, hold).await;
+    failures.extend(failed);
+    // What was just applied is not reached yet, whatever the watches still show.
+    let sets = observe::observe(&valid, &applied, &pods);
+    announce(context, cluster, &step).await;
+    let converged = sets.iter().all(SetState::is_converged);
+    if converged && failures.is_empty() {
+        failures.extend(applier.prune(&objects).await);
+    }
+    let cluster_id = match previous.cluster_id.clone() {
+        None if sets.iter().any(|set| set.role == "broker" && set.ready() > 0) => {
+            cluster_id(context, &valid).await
+        }
+        known => known,
+    };
+    let identified = cluster_id.is_some();
+
+    let findings = status::Findings {
+        cluster: &valid,
+        sets: &sets,
+        credentials: &credentials,
+        step: &step,
+        failures: &failures,
+        cluster_id,
+    };
+    let status = status::status(&findings, &previous.conditions, generation, context.now());
+    write_status(context, cluster, &previous, &status).await?;
+    if !failures.is_empty() {
+        return Err(ReconcileError::Apply(failures));
+    }
+    let arrived = converged && identified && credentials == Credentials::Present;
+    Ok(Action::requeue(context.env.jittered(if arrived {
+        RESYNC
+    } else {
+        RECHECK
+    })))
+}
+
+/// Nothing is decided from a list that is not complete yet.
+async fn wait_for_stores(stores: &Stores) {
+    // An error means that the watch has ended for good, as at shutdown; the reconcile is then cut off as well.
+    let _ = stores.service_accounts.wait_until_ready().await;
+    let _ = stores.services.wait_until_ready().await;
+    let _ = stores.config_maps.wait_until_ready().await;
+    let _ = stores.disruption_budgets.wait_until_ready().await;
+    let _ = stores.stateful_sets.wait_until_ready().await;
+    let _ = stores.pods.wait_until_ready().await;
+}
+
+async fn announce(context: &Context, cluster: &DisklessCluster, step: &Step) {
+    let (kind, name, reason, note) = match step {
+        Step::ScaleDown { set, to } => (
+            "StatefulSet",
+            set,
+            "ScalingDown",
+            format!("statefulset {set} is lowered to {to} replicas"),
+        ),
+        Step::Replace { pod, .. } => (
+            "Pod",
+            pod,
+            "ReplacingPod",
+            format!("pod {pod} is replaced: its form is not the newest"),
+        ),
+        Step::Idle | Step::Wait(_) => return,
+    };
+    let about = ObjectReference {
+        kind: Some(kind.to_owned()),
+        name: Some(name.clone()),
+        namespace: cluster.namespace(),
+        ..Default::default()
+    };
+    context
+        .event_about(cluster, Some(about), EventType::Normal, reason, &note)
+        .await;
+}
+
+/// Asks the brokers for the id of the cluster; it is for information, so failing to get it fails nothing.
+async fn cluster_id(context: &Context, cluster: &ValidatedCluster) -> Option<String> {
+    let address = context
+        .settings
+        .admin_address
+        .clone()
+        .unwrap_or_else(|| cluster.bootstrap_address());
+    let asked = async {
+        let mut admin = Admin::connect(&context.env, context.metrics.clone(), &address).await?;
+        admin.cluster_id().await
+    };
+    match asked.await {
+        Ok(id) => id,
+        Err(error) => {
+            tracing::info!(cluster = cluster.name, %error, "cannot ask for the id of the cluster yet");
+            None
+        }
+    }
+}
+
+async fn write_status(
+    context: &Context,
+    cluster: &DisklessCluster,
+    previous: &DisklessClusterStatus,
+    status: &DisklessClusterStatus,
+) -> Result<(), ReconcileError> {
+    if previous == status {
+        return Ok(());
+    }
+    context
+        .write_status(Controller::cluster, cluster, status)
+        .await
+        .map_err(ReconcileError::api("writing the status"))?;
+    if let Some(ready) = turned(&previous.conditions, &status.conditions) {
+        let type_ = if ready.status == "True" {
+            EventType::Normal
+        } else {
+            EventType::Warning
+        };
+        context.event(cluster, type_, &ready.reason, &ready.message).await;
+    }
+    Ok(())
+}

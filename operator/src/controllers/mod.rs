@@ -1,0 +1,104 @@
+//! The controllers, and what they share: how a reconcile is counted, how failures are retried, how conditions are
+//! written.
+//!
+//! Each is a pipeline: *dereference* (I/O: fetch what the object speaks of) → *validate* (pure) → *build* or *plan*
+//! (pure) → *apply* (I/O) → *status* (pure, written only when it differs).
+
+pub mod cluster;
+pub mod conditions;
+pub mod topic;
+
+use std::future::Future;
+use std::time::Duration;
+
+use kube::core::error_boundary::InvalidObject;
+use kube::runtime::controller::Action;
+
+use crate::context::Context;
+use crate::metrics::Controller;
+
+/// Everything is looked at again after this time, for what no watch tells.
+const RESYNC: Duration = Duration::from_secs(600);
+/// While something is under way: the watches should tell, this is for when they do not.
+const RECHECK: Duration = Duration::from_secs(20);
+/// Bound of one reconcile, above every timeout inside it.
+const RECONCILE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Why a reconcile did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// The stored object does not fit the types of this version.
+    #[error("the object cannot be read: {0}")]
+    Undecodable(Box<InvalidObject>),
+    /// The API server cannot be reached or refuses.
+    #[error("{action} failed: {source}")]
+    Api {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: kube::Error,
+    },
+    /// Some objects could not be applied; each in words.
+    #[error("{}", .0.join("; "))]
+    Apply(Vec<String>),
+    /// A broker cannot be reached or refuses.
+    #[error(transparent)]
+    Admin(#[from] crate::admin::AdminError),
+    /// It took longer than any of its parts may.
+    #[error("the reconcile did not end in {} s", RECONCILE_TIMEOUT.as_secs())]
+    Timeout,
+}
+
+impl ReconcileError {
+    fn api(action: &'static str) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Api { action, source }
+    }
+}
+
+/// Runs one reconcile of `namespace/name`, and counts and bounds it.
+async fn run(
+    context: &Context,
+    controller: Controller,
+    (namespace, name): (&str, &str),
+    reconcile: impl Future<Output = Result<Action, ReconcileError>>,
+) -> Result<Action, ReconcileError> {
+    context
+        .metrics
+        .reconcile_started(controller, namespace, name, context.seconds());
+    let start = context.env.instant();
+    let result = match context.env.timeout(RECONCILE_TIMEOUT, reconcile).await {
+        Ok(result) => result,
+        Err(_) => Err(ReconcileError::Timeout),
+    };
+    let word = match &result {
+        Ok(_) => "success",
+        Err(ReconcileError::Undecodable(_)) => "invalid",
+        Err(_) => "error",
+    };
+    if result.is_ok() {
+        context.succeeded(controller, namespace, name);
+    }
+    context.metrics.reconcile_ended(
+        controller,
+        (namespace, name),
+        word,
+        start.elapsed(),
+        context.seconds(),
+    );
+    result
+}
+
+/// When to try again after `error`.
+fn retry(
+    context: &Context,
+    controller: Controller,
+    (namespace, name): (&str, &str),
+    error: &ReconcileError,
+) -> Action {
+    tracing::warn!(?controller, namespace, name, %error, "reconcile failed");
+    match error {
+        // Only a write to the object can help, and that is watched.
+        ReconcileError::Undecodable(_) => Action::await_change(),
+        _ => Action::requeue(context.failed(controller, namespace, name)),
+    }
+}
