@@ -158,7 +158,12 @@ impl CoordinatorHost {
         let retention: RetentionOf = Arc::new(move |topic: TopicId| {
             let image = metadata.image();
             let config = TopicConfig::of(image.topic_by_id(topic)?);
-            Some(RetentionConfig { retention_ms: config.retention_ms, retention_bytes: config.retention_bytes })
+            // The shard's word for "no limit" is a negative number.
+            let limit = |limit: Option<u64>| limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
+            Some(RetentionConfig {
+                retention_ms: limit(config.retention_ms),
+                retention_bytes: limit(config.retention_bytes),
+            })
         });
         let (env, coordinators) = (env.clone(), coordinators.clone());
         let hand_over: HandOver = Arc::new(move |request: HandOverFileRequest| {

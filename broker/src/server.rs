@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Health};
-use crate::api::Api;
+use crate::api::{Api, Services};
 use crate::config::{Config, Role};
 use crate::controller_host::ControllerHost;
 use crate::coordinator_host::{CoordinatorHost, Parts};
@@ -214,16 +214,18 @@ async fn broker_role(
     let draining = CancellationToken::new();
     let objects = Objects::new(env.clone(), cache);
     let fetcher = Fetcher::new(env.clone(), windows, coordinators.clone(), objects, draining.clone());
-    let api = Api::new(
-        env.clone(),
-        config,
-        metadata.clone(),
-        coordinators.clone(),
-        producer.clone(),
+    let api = Api::new(Services {
+        env: env.clone(),
+        node: id,
+        zone: config.node.zone.clone(),
+        auto_create_topics: config.broker.auto_create_topics,
+        metadata: metadata.clone(),
+        coordinators: coordinators.clone(),
+        producer: producer.clone(),
         fetcher,
-        metrics.clone(),
-        draining.clone(),
-    );
+        metrics: metrics.clone(),
+        draining: draining.clone(),
+    });
     let budget = MemoryBudget::new(config.produce.memory_bytes);
     let net = net::start(env.clone(), listeners, budget, Arc::new(api), metrics.clone()).await?;
     Ok(BrokerRole { id, net, producer, draining })

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
+use sha2::{Digest, Sha256};
 
 use crate::cluster;
 use crate::run;
@@ -44,7 +45,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let images = build(kinds, &args.tag)?;
     for built in &images {
-        println!("{:<32} {:>5.1} MB compressed  {}", built.name, built.megabytes()?, built.archive.display());
+        println!(
+            "{:<32} {:>5.1} MB compressed  {}",
+            built.name,
+            built.megabytes()?,
+            built.archive.display()
+        );
     }
     if args.load {
         let cluster = cluster::Cluster::find(&args.name)?;
@@ -103,19 +109,54 @@ pub fn archive(name: &str) -> anyhow::Result<PathBuf> {
 
 /// Builds what the images hold (ours in the release profile) and writes their archives.
 pub fn build(kinds: &[Kind], tag: &str) -> anyhow::Result<Vec<Built>> {
+    compile(kinds)?;
+    run::step("writing images");
+    kinds
+        .iter()
+        .map(|kind| write(&kind.image(tag), layer(*kind)?, entrypoint(*kind)))
+        .collect()
+}
+
+fn compile(kinds: &[Kind]) -> anyhow::Result<()> {
     let packages: Vec<&str> = [(Kind::Broker, "broker"), (Kind::Operator, "operator")]
         .iter()
         .filter(|(kind, _)| kinds.contains(kind))
         .flat_map(|(_, package)| ["-p", package])
         .collect();
-    if !packages.is_empty() {
-        run::step("building broker and operator (release profile)");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.current_dir(run::root()).args(["build", "--release", "--quiet"]).args(packages);
-        run::run(&mut cargo)?;
+    if packages.is_empty() {
+        return Ok(());
     }
-    run::step("writing images");
-    kinds.iter().map(|kind| write(&kind.image(tag), layer(*kind)?, entrypoint(*kind))).collect()
+    run::step("building broker and operator (release profile)");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo
+        .current_dir(run::root())
+        .args(["build", "--release", "--quiet"])
+        .args(packages);
+    run::run(&mut cargo)
+}
+
+/// A tag that changes with broker and operator (built here), so that a cluster that runs an older build is upgraded.
+pub fn content_tag() -> anyhow::Result<String> {
+    compile(&[Kind::Broker, Kind::Operator])?;
+    let mut hash = Sha256::new();
+    for program in [Kind::Broker, Kind::Operator] {
+        hash.update(fs::read(program_path(program)?)?);
+    }
+    let hex: String = hash
+        .finalize()
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Ok(format!("{DEFAULT_TAG}-{hex}"))
+}
+
+/// Where cargo puts a program of ours.
+fn program_path(kind: Kind) -> anyhow::Result<PathBuf> {
+    let name = Path::new(entrypoint(kind))
+        .file_name()
+        .context("an entry point without a name")?;
+    Ok(run::target_dir()?.join("release").join(name))
 }
 
 fn entrypoint(kind: Kind) -> &'static str {
@@ -131,16 +172,19 @@ fn layer(kind: Kind) -> anyhow::Result<Layer> {
     let mut layer = base()?;
     match kind {
         Kind::Broker => {
-            layer.program(&run::target_dir()?.join("release/diskless-broker"), entrypoint(kind))?;
+            layer.program(&program_path(kind)?, entrypoint(kind))?;
             layer.folder("/var/lib/diskless", 0o750, (USER, USER));
         }
-        Kind::Operator => layer.program(&run::target_dir()?.join("release/diskless-operator"), entrypoint(kind))?,
+        Kind::Operator => layer.program(&program_path(kind)?, entrypoint(kind))?,
         Kind::S3 => layer.program(&tools::path(Tool::Versitygw)?, entrypoint(kind))?,
         Kind::Client => {
             tools::need_packages(&["kcat", "busybox-static"])?;
             layer.program(&find("kcat")?, "/usr/local/bin/kcat")?;
             layer.program(Path::new("/bin/busybox"), "/bin/busybox")?;
-            for applet in run::output(Command::new("/bin/busybox").arg("--list"))?.lines().filter(|a| *a != "busybox") {
+            for applet in run::output(Command::new("/bin/busybox").arg("--list"))?
+                .lines()
+                .filter(|a| *a != "busybox")
+            {
                 layer.link(format!("/bin/{applet}"), "busybox");
             }
         }
@@ -152,7 +196,10 @@ fn layer(kind: Kind) -> anyhow::Result<Layer> {
 fn base() -> anyhow::Result<Layer> {
     tools::need_packages(&["ca-certificates"])?;
     let mut layer = Layer::default();
-    layer.text("/etc/passwd", &format!("root:x:0:0:root:/:\nnonroot:x:{USER}:{USER}:nonroot:/tmp:\n"));
+    layer.text(
+        "/etc/passwd",
+        &format!("root:x:0:0:root:/:\nnonroot:x:{USER}:{USER}:nonroot:/tmp:\n"),
+    );
     layer.text("/etc/group", &format!("root:x:0:\nnonroot:x:{USER}:\n"));
     layer.text("/etc/nsswitch.conf", "hosts: files dns\n");
     layer.folder("/tmp", 0o1777, (0, 0));
@@ -184,7 +231,10 @@ fn write(name: &str, layer: Layer, entrypoint: &str) -> anyhow::Result<Built> {
     };
     layer::save(&partial, &[image])?;
     fs::rename(&partial, &archive)?;
-    Ok(Built { name: name.to_owned(), archive })
+    Ok(Built {
+        name: name.to_owned(),
+        archive,
+    })
 }
 
 fn find(program: &str) -> anyhow::Result<PathBuf> {

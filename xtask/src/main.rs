@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod cluster;
+mod demo;
 mod generate;
 mod image;
 mod lint;
@@ -33,6 +34,8 @@ enum Command {
     Bench(bench::Args),
     /// A local Kubernetes cluster of three zones (kind), and faults for it.
     Cluster(cluster::Args),
+    /// The whole system on a local cluster, from `kubectl apply` to a consumed record.
+    Demo(demo::Args),
     /// Write what is generated: CRDs, chart CRDs, API reference.
     Generate(generate::Args),
     /// Build the container images without a container engine.
@@ -51,6 +54,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(args),
         Command::Cluster(args) => cluster::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Image(args) => image::run(args),
         Command::Lint(args) => lint::run(args),

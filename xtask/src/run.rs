@@ -11,12 +11,17 @@ use anyhow::{Context, bail};
 
 /// The repository's root folder.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap_or(Path::new("."))
 }
 
 /// Where cargo builds to (`CARGO_TARGET_DIR` is honoured).
 pub fn target_dir() -> anyhow::Result<PathBuf> {
-    let metadata = cargo_metadata::MetadataCommand::new().no_deps().current_dir(root()).exec()?;
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .no_deps()
+        .current_dir(root())
+        .exec()?;
     Ok(metadata.target_directory.into_std_path_buf())
 }
 
@@ -29,7 +34,9 @@ pub fn step(text: impl Display) {
 
 /// Runs a command to its end and fails with its command line when it does.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {command:?}"))?;
     if !status.success() {
         bail!("{command:?} ended with {status}");
     }
@@ -38,7 +45,9 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
 
 /// Runs a command and gives what it printed, without the last newline.
 pub fn output(command: &mut Command) -> anyhow::Result<String> {
-    Ok(String::from_utf8_lossy(&succeeded(command)?.stdout).trim_end().to_owned())
+    Ok(String::from_utf8_lossy(&succeeded(command)?.stdout)
+        .trim_end()
+        .to_owned())
 }
 
 /// Runs a command whose output is of no interest unless it fails.
@@ -48,13 +57,24 @@ pub fn quiet(command: &mut Command) -> anyhow::Result<()> {
 
 /// Whether a command ends well; what it prints is dropped.
 pub fn succeeds(command: &mut Command) -> bool {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
 }
 
 fn succeeded(command: &mut Command) -> anyhow::Result<Output> {
-    let out = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let out = command
+        .output()
+        .with_context(|| format!("cannot start {command:?}"))?;
     if !out.status.success() {
-        bail!("{command:?} ended with {}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+        bail!(
+            "{command:?} ended with {}: {}",
+            out.status,
+            String::from_utf8_lossy(&out.stderr).trim()
+        );
     }
     Ok(out)
 }
@@ -71,8 +91,14 @@ pub fn logged(command: &mut Command, log: &Path) -> anyhow::Result<()> {
     if !status.success() {
         let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
         let lines: Vec<&str> = text.lines().collect();
-        let tail = lines.get(lines.len().saturating_sub(15)..).unwrap_or_default().join("\n");
-        bail!("{command:?} ended with {status}; the end of {}:\n{tail}", log.display());
+        let tail = lines
+            .get(lines.len().saturating_sub(15)..)
+            .unwrap_or_default()
+            .join("\n");
+        bail!(
+            "{command:?} ended with {status}; the end of {}:\n{tail}",
+            log.display()
+        );
     }
     Ok(())
 }
@@ -95,7 +121,11 @@ pub fn feed(command: &mut Command, input: &[u8]) -> anyhow::Result<Output> {
         child.wait_with_output()
     })?;
     if !out.status.success() {
-        bail!("{command:?} ended with {}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+        bail!(
+            "{command:?} ended with {}: {}",
+            out.status,
+            String::from_utf8_lossy(&out.stderr).trim()
+        );
     }
     Ok(out)
 }

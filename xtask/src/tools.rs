@@ -27,7 +27,11 @@ pub struct Args {
 
 /// Builds what is missing and prints one line `name=path` for each tool.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let tools = if args.tools.is_empty() { Tool::value_variants() } else { &args.tools };
+    let tools = if args.tools.is_empty() {
+        Tool::value_variants()
+    } else {
+        &args.tools
+    };
     for tool in tools {
         println!("{}={}", tool.name(), path(*tool)?.display());
     }
@@ -113,11 +117,17 @@ pub fn path(tool: Tool) -> anyhow::Result<PathBuf> {
             Source::Module(module) => {
                 run::step(format!("building {module} (once)"));
                 let mut go = go()?;
-                go.env("GOBIN", entry).arg("install").args(GO_FLAGS).arg(format!("-ldflags={GO_LINK}")).arg(module);
+                go.env("GOBIN", entry)
+                    .arg("install")
+                    .args(GO_FLAGS)
+                    .arg(format!("-ldflags={GO_LINK}"))
+                    .arg(module);
                 go
             }
             Source::Ours(folder, package) => {
-                run::step(format!("building {name} (once; with all of Kubernetes that is 12 CPU minutes)"));
+                run::step(format!(
+                    "building {name} (once; with all of Kubernetes that is 12 CPU minutes)"
+                ));
                 let folder = run::root().join(folder);
                 let mut link = GO_LINK.to_owned();
                 if folder.ends_with(HYPERKUBE) {
@@ -125,7 +135,10 @@ pub fn path(tool: Tool) -> anyhow::Result<PathBuf> {
                 }
                 let mut go = go()?;
                 go.current_dir(folder).arg("build").args(GO_FLAGS);
-                go.arg(format!("-ldflags={link}")).arg("-o").arg(target).arg(package);
+                go.arg(format!("-ldflags={link}"))
+                    .arg("-o")
+                    .arg(target)
+                    .arg(package);
                 go
             }
             Source::Jars(folder) => {
@@ -134,7 +147,8 @@ pub fn path(tool: Tool) -> anyhow::Result<PathBuf> {
                 }
                 run::step(format!("fetching {name} (once)"));
                 let mut mvn = Command::new("mvn");
-                mvn.args(["-B", "-q", "-f"]).arg(run::root().join(folder).join("pom.xml"));
+                mvn.args(["-B", "-q", "-f"])
+                    .arg(run::root().join(folder).join("pom.xml"));
                 mvn.args(["dependency:copy-dependencies", "-DincludeScope=runtime"]);
                 mvn.arg(format!("-DoutputDirectory={}", target.display()));
                 mvn
@@ -157,9 +171,13 @@ fn go() -> anyhow::Result<Command> {
 /// Linker flags that tell Kubernetes its own version, which a Go module does not know.
 fn kubernetes_flags(folder: &Path) -> anyhow::Result<String> {
     let mut list = Command::new("go");
-    list.current_dir(folder).args(["list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"]);
+    list.current_dir(folder)
+        .args(["list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"]);
     let version = run::output(&mut list)?;
-    let minor = version.split('.').nth(1).with_context(|| format!("strange version of k8s.io/kubernetes: {version}"))?;
+    let minor = version
+        .split('.')
+        .nth(1)
+        .with_context(|| format!("strange version of k8s.io/kubernetes: {version}"))?;
     let mut flags = String::new();
     for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
         for (name, value) in [
@@ -209,19 +227,30 @@ impl Inputs {
     }
 
     pub fn key(self) -> String {
-        self.0.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        self.0
+            .finalize()
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 }
 
 /// The cache folder: `DISKLESS_CACHE`, or `diskless` below `XDG_CACHE_HOME` or `~/.cache`.
 pub fn cache() -> anyhow::Result<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
     let folder = set("DISKLESS_CACHE")
         .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("diskless")))
         .or_else(|| set("HOME").map(|d| d.join(".cache/diskless")))
         .context("none of DISKLESS_CACHE, XDG_CACHE_HOME and HOME is set: where may built tools be kept?")?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))
+    folder
+        .canonicalize()
+        .with_context(|| format!("cannot find {}", folder.display()))
 }
 
 /// The folder of a cache entry, filled first by `build` when there is none. A failed build leaves nothing.
@@ -254,7 +283,10 @@ pub fn cached(
 pub fn lock(path: &Path) -> anyhow::Result<File> {
     let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
     if file.try_lock().is_err() {
-        run::step(format!("waiting for another process that holds {}", path.display()));
+        run::step(format!(
+            "waiting for another process that holds {}",
+            path.display()
+        ));
         file.lock()?;
     }
     Ok(file)
@@ -284,12 +316,19 @@ pub fn need_packages(packages: &[&str]) -> anyhow::Result<()> {
         None => run::output(Command::new("dpkg-query").args(["-W", "-f", "${Status}", package]))
             .is_ok_and(|status| status.ends_with(" installed")),
     };
-    let missing: Vec<&str> = packages.iter().copied().filter(|package| !there(package)).collect();
+    let missing: Vec<&str> = packages
+        .iter()
+        .copied()
+        .filter(|package| !there(package))
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
     if !is_root()? || !Path::new("/etc/debian_version").exists() {
-        bail!("these packages of the operating system are missing (Debian's names): {}", missing.join(" "));
+        bail!(
+            "these packages of the operating system are missing (Debian's names): {}",
+            missing.join(" ")
+        );
     }
     let _lock = lock(&cache()?.join("apt.lock"))?;
     run::step(format!("installing Debian packages: {}", missing.join(" ")));
@@ -300,7 +339,12 @@ pub fn need_packages(packages: &[&str]) -> anyhow::Result<()> {
         apt
     };
     run::logged(apt().arg("update"), &log)?;
-    run::logged(apt().args(["install", "-y", "--no-install-recommends"]).args(&missing), &log)
+    run::logged(
+        apt()
+            .args(["install", "-y", "--no-install-recommends"])
+            .args(&missing),
+        &log,
+    )
 }
 
 /// Whether a program is in `PATH` (or where only root's `PATH` leads), or an absolute path exists.
@@ -321,7 +365,10 @@ mod tests {
 
     #[test]
     fn inputs_do_not_run_together() {
-        assert_ne!(Inputs::new().text("ab").text("c").key(), Inputs::new().text("a").text("bc").key());
+        assert_ne!(
+            Inputs::new().text("ab").text("c").key(),
+            Inputs::new().text("a").text("bc").key()
+        );
         assert_eq!(Inputs::new().text("ab").key(), Inputs::new().text("ab").key());
     }
 

@@ -9,20 +9,24 @@
 //!
 //! Any broker serves every request. Which broker a client is sent to is a matter of zones alone ([`steering`]).
 
-mod alter_configs;
 mod api_versions;
 mod call;
+mod create_partitions;
 mod create_topics;
 mod delete_groups;
 mod delete_records;
+mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
 mod fetch;
 mod find_coordinator;
 mod forward;
-mod groups;
+mod heartbeat;
+mod incremental_alter_configs;
 mod init_producer_id;
+mod join_group;
+mod leave_group;
 mod list_groups;
 mod list_offsets;
 mod metadata;
@@ -32,6 +36,7 @@ mod offset_for_leader_epoch;
 mod produce;
 mod router;
 mod steering;
+mod sync_group;
 mod topics;
 
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use coordinator::protocol::{Coordinate, FindBatchesPartition, FindBatchesRequest};
+use coordinator::protocol::{Coordinate, FindBatchesPartition, FindBatchesRequest, FindBatchesResult};
 use env::{Env, Instant};
 use kafka_wire::ResponseError;
 use kafka_wire::fetch::FetchBatch;
@@ -182,7 +182,7 @@ impl Fetcher {
                 return indexes.iter().map(|index| view(*index)).collect();
             }
         };
-        let view = |((index, want), result): ((usize, &Wanted), coordinator::protocol::FindBatchesResult)| {
+        let view = |((index, want), result): ((usize, &Wanted), FindBatchesResult)| {
             if result.high_watermark >= 0 {
                 self.windows.learn(shard, want.partition, found.applied, &result);
             }
@@ -196,7 +196,7 @@ impl Fetcher {
             };
             (index, View { error, bounds, batches: result.batches, tail: false })
         };
-        wants().zip(found.partitions.clone()).map(view).collect()
+        wants().zip(found.partitions).map(view).collect()
     }
 
     /// Until there is news of a partition that has nothing, or the deadline.

@@ -116,7 +116,7 @@ impl Writer {
                 self.metrics.upload_failures.inc();
                 tracing::warn!(%error, size, "a wal object could not be written, its batches are refused");
                 drop(body);
-                let failures = groups.into_values().map(|group| async {
+                let failures = groups.into_values().map(|group| async move {
                     self.resolve(&group.batches, |_| Outcome::failed(ResponseError::KafkaStorageError));
                     group.turn.come().await;
                 });

@@ -31,7 +31,15 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     pub async fn start() -> Self {
-        let server = ApiServer::with_crds().await.expect("API server");
+        Self::over(ApiServer::with_crds().await.expect("API server"))
+    }
+
+    /// Without the project's kinds.
+    pub async fn bare() -> Self {
+        Self::over(ApiServer::start().await.expect("API server"))
+    }
+
+    fn over(server: ApiServer) -> Self {
         let controllers = [
             "kube-controller-manager".to_owned(),
             format!("--kubeconfig={}", server.kubeconfig().display()),
@@ -180,6 +188,11 @@ impl Operator {
             process: Process::start(program, &args, &[("KUBECONFIG", kubeconfig)]),
             port,
         }
+    }
+
+    /// Whether it lives.
+    pub fn answers(&self) -> bool {
+        http_get(self.port, "/healthz").is_ok_and(|(status, _)| status == 200)
     }
 
     pub fn is_ready(&self) -> bool {

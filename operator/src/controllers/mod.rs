@@ -11,8 +11,13 @@ pub mod topic;
 use std::future::Future;
 use std::time::Duration;
 
+use futures::{Stream, StreamExt};
+use kube::Resource;
+use kube::core::DeserializeGuard;
 use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller::Action;
+use kube::runtime::events::EventType;
+use kube::runtime::watcher;
 
 use crate::context::Context;
 use crate::metrics::Controller;
@@ -52,6 +57,42 @@ pub enum ReconcileError {
 impl ReconcileError {
     fn api(action: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { action, source }
+    }
+}
+
+/// A watch whose errors are logged and go no further: each watch has its own backoff, and one that is forbidden must
+/// not slow down the others.
+fn logged<K>(
+    watch: impl Stream<Item = Result<K, watcher::Error>> + Send,
+) -> impl Stream<Item = Result<K, watcher::Error>> + Send
+where
+    K: Resource<DynamicType = ()> + Send,
+{
+    watch.filter_map(|result| {
+        std::future::ready(match result {
+            Ok(object) => Some(Ok(object)),
+            Err(error) => {
+                tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted");
+                None
+            }
+        })
+    })
+}
+
+/// The object, or, with an Event that says so, the error that it cannot be read.
+async fn readable<'a, K>(context: &Context, guarded: &'a DeserializeGuard<K>) -> Result<&'a K, ReconcileError>
+where
+    K: Resource<DynamicType = ()>,
+{
+    match &guarded.0 {
+        Ok(object) => Ok(object),
+        Err(error) => {
+            let note = format!("the object does not fit this version of the operator: {error}");
+            context
+                .event(guarded, EventType::Warning, "Unreadable", &note)
+                .await;
+            Err(ReconcileError::Undecodable(Box::new(error.clone())))
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The container engine below kind: the user's when it answers, otherwise a daemon of our own (a container without
 //! an init system, as in CI, has Docker's packages but nobody who starts it).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +29,9 @@ pub struct Docker {
 impl Docker {
     /// The daemon that answers now.
     pub fn running() -> anyhow::Result<Option<Self>> {
-        let own = Self { own: Some(format!("unix://{}", state()?.join("docker.sock").display())) };
+        let own = Self {
+            own: Some(format!("unix://{}", state()?.join("docker.sock").display())),
+        };
         let users = Self { own: None };
         Ok([own, users].into_iter().find(Self::answers))
     }
@@ -72,6 +75,17 @@ impl Docker {
         run::quiet(self.command().args(["load", "-q", "-i"]).arg(archive))
     }
 
+    /// Removes the other images of the same repository, except those in use.
+    pub fn remove_older(&self, name: &str) -> anyhow::Result<()> {
+        let repository = name.split(':').next().unwrap_or(name);
+        let mut list = self.command();
+        list.args(["image", "ls", "--format", "{{.Repository}}:{{.Tag}}", repository]);
+        for older in run::output(&mut list)?.lines().filter(|image| *image != name) {
+            run::succeeds(self.command().args(["image", "rm", older]));
+        }
+        Ok(())
+    }
+
     pub fn has(&self, image: &str) -> bool {
         run::succeeds(self.command().args(["image", "inspect", image]))
     }
@@ -111,7 +125,10 @@ fn start_own() -> anyhow::Result<Docker> {
     if let Some(settings) = settings.as_object_mut() {
         // Containers belong below our own memory cgroup (version 1), so that they stay accounted to it.
         if let Some(parent) = memory_cgroup()? {
-            settings.insert("cgroup-parent".into(), format!("{}/kind", parent.trim_end_matches('/')).into());
+            settings.insert(
+                "cgroup-parent".into(),
+                format!("{}/kind", parent.trim_end_matches('/')).into(),
+            );
         }
         if lacks_sys_resource()? {
             let wrapper = run::root().join("e2e/kind/runc-caps");
@@ -124,7 +141,7 @@ fn start_own() -> anyhow::Result<Docker> {
         // A pid file that a killed daemon left may name another process by now, and dockerd would refuse to start.
         let _ = fs::remove_file(state.join("docker.pid"));
     }
-    prepare_kernel()?;
+    prepare_kernel(&state)?;
     let log = fs::File::create(state.join("dockerd.log"))?;
     run::run(
         Command::new("setsid")
@@ -142,34 +159,79 @@ fn start_own() -> anyhow::Result<Docker> {
         }
         sleep(Duration::from_millis(100));
     }
-    bail!("the container engine did not start within 30 s: see {}", state.join("dockerd.log").display())
+    bail!(
+        "the container engine did not start within 30 s: see {}",
+        state.join("dockerd.log").display()
+    )
 }
 
 /// Path of our cgroup in the hierarchy of the version 1 memory controller.
 fn memory_cgroup() -> anyhow::Result<Option<String>> {
     let text = fs::read_to_string("/proc/self/cgroup")?;
-    Ok(text.lines().find_map(|line| line.split_once(":memory:").map(|(_, path)| path.to_owned())))
+    Ok(text
+        .lines()
+        .find_map(|line| line.split_once(":memory:").map(|(_, path)| path.to_owned())))
 }
 
 /// Docker asks for every capability for a privileged container, which fails for a root without this one.
 fn lacks_sys_resource() -> anyhow::Result<bool> {
     const SYS_RESOURCE: u32 = 24;
     let status = fs::read_to_string("/proc/self/status")?;
-    let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).context("no CapBnd in /proc/self/status")?;
+    let bounding = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapBnd:"))
+        .context("no CapBnd in /proc/self/status")?;
     Ok(u64::from_str_radix(bounding.trim(), 16)? >> SYS_RESOURCE & 1 == 0)
 }
 
-fn prepare_kernel() -> anyhow::Result<()> {
+/// Settings of the whole machine that we or the nodes' kubelets change, below `/proc/sys`.
+const KERNEL_SETTINGS: [&str; 9] = [
+    "net/ipv4/ip_forward",
+    "fs/inotify/max_user_instances",
+    "fs/inotify/max_user_watches",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+];
+
+/// Makes the kernel ready for several nodes, and notes what it was like before.
+fn prepare_kernel(state: &Path) -> anyhow::Result<()> {
+    let note = state.join("kernel.json");
+    // A note that is there tells of the time before a daemon that was killed.
+    if !note.exists() {
+        let read = |name: &&str| Some((name.to_string(), fs::read_to_string(setting(name)).ok()?));
+        let values: BTreeMap<String, String> = KERNEL_SETTINGS.iter().filter_map(read).collect();
+        fs::write(&note, serde_json::to_vec(&values)?)?;
+    }
     fs::create_dir_all("/lib/modules")?; // kind mounts it into its nodes
     // Docker would set the policy of FORWARD to DROP if it had to turn this on itself.
-    fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
-    for (name, least) in [("max_user_instances", 8192_u64), ("max_user_watches", 1_048_576)] {
-        let path = format!("/proc/sys/fs/inotify/{name}");
-        if fs::read_to_string(&path)?.trim().parse::<u64>()? < least {
-            fs::write(&path, least.to_string())?;
+    fs::write(setting("net/ipv4/ip_forward"), "1")?;
+    for (name, least) in [
+        ("fs/inotify/max_user_instances", 8192_u64),
+        ("fs/inotify/max_user_watches", 1_048_576),
+    ] {
+        if fs::read_to_string(setting(name))?.trim().parse::<u64>()? < least {
+            fs::write(setting(name), least.to_string())?;
         }
     }
     Ok(())
+}
+
+fn restore_kernel(state: &Path) -> anyhow::Result<()> {
+    let note = state.join("kernel.json");
+    let values: BTreeMap<String, String> = serde_json::from_slice(&fs::read(&note)?)?;
+    for (name, value) in values {
+        fs::write(setting(&name), value.trim()).with_context(|| format!("cannot set {name} back"))?;
+    }
+    fs::remove_file(note)?;
+    Ok(())
+}
+
+fn setting(name: &str) -> PathBuf {
+    Path::new("/proc/sys").join(name)
 }
 
 /// kind takes a network named "kind" as it is: this one has IPv4 only and a bridge of a known name.
@@ -177,11 +239,34 @@ fn network(docker: &Docker) -> anyhow::Result<()> {
     if !run::succeeds(docker.command().args(["network", "inspect", "kind"])) {
         let bridge = format!("com.docker.network.bridge.name={BRIDGE}");
         let mut create = docker.command();
-        create.args(["network", "create", "-d", "bridge", "-o", &bridge, "--subnet", KIND_SUBNET, "kind"]);
+        create.args([
+            "network",
+            "create",
+            "-d",
+            "bridge",
+            "-o",
+            &bridge,
+            "--subnet",
+            KIND_SUBNET,
+            "kind",
+        ]);
         run::quiet(&mut create)?;
     }
     // Nothing in the cluster needs the outside: what a test reaches must be in the cluster.
-    let rule = ["DOCKER-USER", "-i", BRIDGE, "!", "-o", BRIDGE, "-m", "conntrack", "--ctstate", "NEW", "-j", "DROP"];
+    let rule = [
+        "DOCKER-USER",
+        "-i",
+        BRIDGE,
+        "!",
+        "-o",
+        BRIDGE,
+        "-m",
+        "conntrack",
+        "--ctstate",
+        "NEW",
+        "-j",
+        "DROP",
+    ];
     if !run::succeeds(Command::new("iptables").args(["-w", "-C"]).args(rule)) {
         run::quiet(Command::new("iptables").args(["-w", "-I"]).args(rule))?;
     }
@@ -191,7 +276,9 @@ fn network(docker: &Docker) -> anyhow::Result<()> {
 /// The process of our daemon, if it lives.
 fn own_pid() -> anyhow::Result<Option<String>> {
     let state = state()?;
-    let Ok(pid) = fs::read_to_string(state.join("docker.pid")) else { return Ok(None) };
+    let Ok(pid) = fs::read_to_string(state.join("docker.pid")) else {
+        return Ok(None);
+    };
     let pid = pid.trim().to_owned();
     let ours = fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
         String::from_utf8_lossy(&line).contains(&*state.join("daemon.json").to_string_lossy())
@@ -199,7 +286,8 @@ fn own_pid() -> anyhow::Result<Option<String>> {
     Ok(ours.then_some(pid))
 }
 
-/// Ends our daemon, if there is one, and takes away the bridges and firewall rules that it leaves behind.
+/// Ends our daemon, if there is one, and takes away the bridges, firewall rules and kernel
+/// settings that it leaves behind.
 pub fn stop_own() -> anyhow::Result<()> {
     let Some(pid) = own_pid()? else { return Ok(()) };
     run::step("stopping the container engine");
@@ -212,7 +300,8 @@ pub fn stop_own() -> anyhow::Result<()> {
     }
     for table in ["filter", "nat"] {
         let rules = run::output(Command::new("iptables-save").args(["-t", table]))?;
-        let iptables = |args: &[&str]| run::succeeds(Command::new("iptables").args(["-w", "-t", table]).args(args));
+        let iptables =
+            |args: &[&str]| run::succeeds(Command::new("iptables").args(["-w", "-t", table]).args(args));
         for rule in rules.lines().filter(|line| is_dockers(line)) {
             let words: Vec<&str> = rule.split_whitespace().skip(1).collect();
             iptables(&[&["-D"], words.as_slice()].concat());
@@ -228,10 +317,13 @@ pub fn stop_own() -> anyhow::Result<()> {
             }
         }
     }
-    Ok(())
+    restore_kernel(&state()?)
 }
 
 /// Whether a line of `iptables-save` is a rule that the daemon made for its bridges.
 fn is_dockers(line: &str) -> bool {
-    line.starts_with("-A ") && ["DOCKER", BRIDGE, "docker0", "172.30.", "172.31."].iter().any(|mark| line.contains(mark))
+    line.starts_with("-A ")
+        && ["DOCKER", BRIDGE, "docker0", "172.30.", "172.31."]
+            .iter()
+            .any(|mark| line.contains(mark))
 }

@@ -56,9 +56,17 @@ impl Cluster {
     /// Whether a node was ready when its kubelet last reported, and when that was.
     fn ready(&self, node: &str) -> anyhow::Result<(bool, String)> {
         let node = self.get(&["node", node])?;
-        let conditions = node["status"]["conditions"].as_array().context("a node without conditions")?;
-        let ready = conditions.iter().find(|c| c["type"] == "Ready").context("a node without condition Ready")?;
-        Ok((ready["status"] == "True", ready["lastHeartbeatTime"].as_str().unwrap_or_default().to_owned()))
+        let conditions = node["status"]["conditions"]
+            .as_array()
+            .context("a node without conditions")?;
+        let ready = conditions
+            .iter()
+            .find(|c| c["type"] == "Ready")
+            .context("a node without condition Ready")?;
+        Ok((
+            ready["status"] == "True",
+            ready["lastHeartbeatTime"].as_str().unwrap_or_default().to_owned(),
+        ))
     }
 
     /// `verb` is `pause` or `unpause`.
@@ -99,7 +107,9 @@ impl Cluster {
 
     /// Pairs of zones that are cut now; kept in a file, since a node that starts again has lost its firewall.
     pub(super) fn cuts(&self) -> anyhow::Result<Vec<(String, String)>> {
-        let Some(kind) = &self.kind else { return Ok(Vec::new()) };
+        let Some(kind) = &self.kind else {
+            return Ok(Vec::new());
+        };
         match fs::read(state(&kind.name)?.join("cuts.json")) {
             Ok(json) => Ok(serde_json::from_slice(&json)?),
             Err(_) => Ok(Vec::new()),
@@ -112,13 +122,19 @@ impl Cluster {
         let nodes = self.nodes()?;
         for from in &nodes {
             for to in &nodes {
-                bytes.entry(from.zone.clone()).or_default().entry(to.zone.clone()).or_default();
+                bytes
+                    .entry(from.zone.clone())
+                    .or_default()
+                    .entry(to.zone.clone())
+                    .or_default();
             }
         }
         for node in self.running(&nodes)? {
             // `--zero` reads and clears in one step: nothing is lost in between.
             let mut list = docker.command();
-            list.args(["exec", &node.name, "iptables", "-w", "-t", "mangle", "-nvxL", COUNT]);
+            list.args([
+                "exec", &node.name, "iptables", "-w", "-t", "mangle", "-nvxL", COUNT,
+            ]);
             if reset {
                 list.arg("-Z");
             }
@@ -153,14 +169,17 @@ impl Cluster {
             let saved = run::output(&mut exec(&["iptables-save", "-t", "mangle"]))?;
             let text = rules(node, &nodes, &cuts, &saved);
             let restore = ["iptables-restore", "-w", "--noflush"];
-            run::feed(&mut exec(&restore), text.as_bytes()).with_context(|| format!("firewall of {}", node.name))?;
+            run::feed(&mut exec(&restore), text.as_bytes())
+                .with_context(|| format!("firewall of {}", node.name))?;
         }
         Ok(())
     }
 
     fn nodes(&self) -> anyhow::Result<Vec<Node>> {
         let list = self.get(&["nodes"])?;
-        let items = list["items"].as_array().context("kubectl gave no list of nodes")?;
+        let items = list["items"]
+            .as_array()
+            .context("kubectl gave no list of nodes")?;
         Ok(items.iter().filter_map(node).collect())
     }
 
@@ -168,7 +187,10 @@ impl Cluster {
         let mut list = self.kind()?.docker.command();
         list.args(["ps", "--filter", "status=running", "--format", "{{.Names}}"]);
         let names = run::output(&mut list)?;
-        Ok(nodes.iter().filter(|node| names.lines().any(|name| name == node.name)).collect())
+        Ok(nodes
+            .iter()
+            .filter(|node| names.lines().any(|name| name == node.name))
+            .collect())
     }
 
     /// Full name of a node, which may be given without the cluster's name (`worker2`).
@@ -178,7 +200,10 @@ impl Cluster {
         let full = format!("{}-{given}", kind.name);
         match names.lines().find(|name| *name == given || *name == full) {
             Some(name) => Ok(name.to_owned()),
-            None => bail!("no node {given:?}; there are: {}", names.lines().collect::<Vec<_>>().join(", ")),
+            None => bail!(
+                "no node {given:?}; there are: {}",
+                names.lines().collect::<Vec<_>>().join(", ")
+            ),
         }
     }
 }
@@ -186,14 +211,24 @@ impl Cluster {
 fn node(item: &Value) -> Option<Node> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let zone = text(&item["metadata"]["labels"][ZONE])?;
-    let own = item["status"]["addresses"].as_array()?.iter().filter(|a| a["type"] == "InternalIP");
-    let addresses = own.filter_map(|a| text(&a["address"])).chain(text(&item["spec"]["podCIDR"]));
+    let own = item["status"]["addresses"]
+        .as_array()?
+        .iter()
+        .filter(|a| a["type"] == "InternalIP");
+    let addresses = own
+        .filter_map(|a| text(&a["address"]))
+        .chain(text(&item["spec"]["podCIDR"]));
     let addresses = addresses.filter(|address| !address.contains(':')).collect();
-    Some(Node { name: text(&item["metadata"]["name"])?, zone, addresses })
+    Some(Node {
+        name: text(&item["metadata"]["name"])?,
+        zone,
+        addresses,
+    })
 }
 
 fn is_cut(cuts: &[(String, String)], zone: &str, other: &str) -> bool {
-    cuts.iter().any(|(a, b)| (a == zone && b == other) || (a == other && b == zone))
+    cuts.iter()
+        .any(|(a, b)| (a == zone && b == other) || (a == other && b == zone))
 }
 
 /// Input of `iptables-restore --noflush` for one node. `saved` is its mangle table now: a chain of counters that is
@@ -203,7 +238,11 @@ fn rules(node: &Node, nodes: &[Node], cuts: &[(String, String)], saved: &str) ->
         nodes
             .iter()
             .filter(|peer| peer.name != node.name)
-            .flat_map(|peer| peer.addresses.iter().map(|address| (peer.zone.as_str(), mask(address))))
+            .flat_map(|peer| {
+                peer.addresses
+                    .iter()
+                    .map(|address| (peer.zone.as_str(), mask(address)))
+            })
     };
     let mut text = format!("*mangle\n:{CUT} - [0:0]\n");
     for (_, address) in peers().filter(|(zone, _)| is_cut(cuts, &node.zone, zone)) {
@@ -212,7 +251,10 @@ fn rules(node: &Node, nodes: &[Node], cuts: &[(String, String)], saved: &str) ->
     let wanted: Vec<String> = peers()
         .map(|(zone, address)| format!("-A {COUNT} -d {address} -m comment --comment to-zone-{zone}"))
         .collect();
-    let now: Vec<&str> = saved.lines().filter(|line| line.starts_with(&format!("-A {COUNT} "))).collect();
+    let now: Vec<&str> = saved
+        .lines()
+        .filter(|line| line.starts_with(&format!("-A {COUNT} ")))
+        .collect();
     if now != wanted {
         let _ = writeln!(text, ":{COUNT} - [0:0]\n{}", wanted.join("\n"));
     }
@@ -227,13 +269,20 @@ fn rules(node: &Node, nodes: &[Node], cuts: &[(String, String)], saved: &str) ->
 
 /// An address as `iptables-save` prints it.
 fn mask(address: &str) -> String {
-    if address.contains('/') { address.to_owned() } else { format!("{address}/32") }
+    if address.contains('/') {
+        address.to_owned()
+    } else {
+        format!("{address}/32")
+    }
 }
 
 /// Zone and bytes of one line of `iptables -nvxL`.
 fn counted(line: &str) -> Option<(&str, u64)> {
     let (_, zone) = line.split_once("to-zone-")?;
-    Some((zone.split_whitespace().next()?, line.split_whitespace().nth(1)?.parse().ok()?))
+    Some((
+        zone.split_whitespace().next()?,
+        line.split_whitespace().nth(1)?.parse().ok()?,
+    ))
 }
 
 #[cfg(test)]
@@ -257,7 +306,9 @@ mod tests {
         let nodes = nodes();
         let cuts = [("b".to_owned(), "a".to_owned())];
         let text = rules(&nodes[0], &nodes, &cuts, "");
-        assert!(text.contains("-A DISKLESS-CUT -d 10.0.0.1/32 -j DROP\n-A DISKLESS-CUT -d 10.1.1.0/24 -j DROP\n"));
+        assert!(
+            text.contains("-A DISKLESS-CUT -d 10.0.0.1/32 -j DROP\n-A DISKLESS-CUT -d 10.1.1.0/24 -j DROP\n")
+        );
         assert!(!rules(&nodes[2], &nodes, &cuts, "").contains("DROP"));
         assert!(!text.contains("10.0.0.2/32 -j DROP"));
     }
@@ -273,7 +324,8 @@ mod tests {
 
     #[test]
     fn counters_are_read() {
-        let line = "      12     3456            all  --  *      *       0.0.0.0/0   10.1.1.0/24   /* to-zone-b */";
+        let line =
+            "      12     3456            all  --  *      *       0.0.0.0/0   10.1.1.0/24   /* to-zone-b */";
         assert_eq!(counted(line), Some(("b", 3456)));
         assert_eq!(counted("Chain DISKLESS-COUNT (1 references)"), None);
     }

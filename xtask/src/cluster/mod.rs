@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::image;
 use crate::run;
@@ -17,9 +17,11 @@ use crate::tools::{self, Tool};
 
 mod docker;
 mod faults;
+mod layout;
 mod node_image;
 
 use docker::Docker;
+pub use layout::Layout;
 
 /// Name of the cluster when none is given.
 pub const DEFAULT_NAME: &str = "diskless";
@@ -69,22 +71,6 @@ enum Action {
     },
 }
 
-/// The nodes of a new cluster.
-#[derive(Parser, Clone)]
-pub struct Layout {
-    /// Worker nodes: the last is for coordinators alone, the others are spread over the zones.
-    #[arg(long, default_value_t = 4)]
-    workers: usize,
-    #[arg(long, value_delimiter = ',', default_value = "a,b,c")]
-    zones: Vec<String>,
-}
-
-impl Default for Layout {
-    fn default() -> Self {
-        Self { workers: 4, zones: ["a", "b", "c"].map(str::to_owned).to_vec() }
-    }
-}
-
 pub fn run(args: Args) -> anyhow::Result<()> {
     let name = &args.name;
     match args.command {
@@ -123,20 +109,35 @@ impl Cluster {
     /// The user's cluster, or the one of that name that is up.
     pub fn find(name: &str) -> anyhow::Result<Self> {
         if let Some(kubeconfig) = users_kubeconfig(name)? {
-            return Ok(Self { kubeconfig, kind: None });
+            return Ok(Self {
+                kubeconfig,
+                kind: None,
+            });
         }
         let docker = Docker::running()?;
         let Some(docker) = docker.filter(|docker| exists(docker, name)) else {
             bail!("there is no cluster {name:?}: start one with `cargo xtask cluster up`, or set KUBECONFIG");
         };
-        Ok(Self { kubeconfig: state(name)?.join("kubeconfig"), kind: Some(Kind { name: name.to_owned(), docker }) })
+        Ok(Self {
+            kubeconfig: state(name)?.join("kubeconfig"),
+            kind: Some(Kind {
+                name: name.to_owned(),
+                docker,
+            }),
+        })
     }
 
     /// The user's cluster, or the one of that name, which is started when it is not there.
     pub fn up(name: &str, layout: &Layout) -> anyhow::Result<Self> {
         if let Some(kubeconfig) = users_kubeconfig(name)? {
-            run::step(format!("using the cluster of KUBECONFIG ({})", kubeconfig.display()));
-            let cluster = Self { kubeconfig, kind: None };
+            run::step(format!(
+                "using the cluster of KUBECONFIG ({})",
+                kubeconfig.display()
+            ));
+            let cluster = Self {
+                kubeconfig,
+                kind: None,
+            };
             run::quiet(cluster.kubectl()?.args(["get", "--raw", "/readyz"]))?;
             return Ok(cluster);
         }
@@ -144,24 +145,39 @@ impl Cluster {
         let state = state(name)?;
         let _lock = tools::lock(&state.join("lock"))?;
         let docker = Docker::start()?;
-        let kind = Kind { name: name.to_owned(), docker };
+        let kind = Kind {
+            name: name.to_owned(),
+            docker,
+        };
         let kubeconfig = state.join("kubeconfig");
         if exists(&kind.docker, name) {
             run::step(format!("cluster {name} is there"));
             kind.start_stopped()?;
-            run::quiet(kind.command()?.args(["export", "kubeconfig", "--name", name, "--kubeconfig"]).arg(&kubeconfig))?;
+            run::quiet(
+                kind.command()?
+                    .args(["export", "kubeconfig", "--name", name, "--kubeconfig"])
+                    .arg(&kubeconfig),
+            )?;
         } else {
             let image = node_image::ready(&kind.docker)?;
-            run::step(format!("starting cluster {name}: one control plane, {} workers", layout.workers));
+            run::step(format!(
+                "starting cluster {name}: one control plane, {} workers",
+                layout.workers
+            ));
             let file = state.join("kind.json");
             fs::write(&file, serde_json::to_vec_pretty(&config)?)?;
             let _ = fs::remove_file(state.join("cuts.json"));
             let mut create = kind.command()?;
-            create.args(["create", "cluster", "--name", name, "--image", &image, "--wait", "180s", "--config"]);
+            create.args([
+                "create", "cluster", "--name", name, "--image", &image, "--wait", "180s", "--config",
+            ]);
             create.arg(&file).arg("--kubeconfig").arg(&kubeconfig);
             run::logged(&mut create, &state.join("create.log"))?;
         }
-        let cluster = Self { kubeconfig, kind: Some(kind) };
+        let cluster = Self {
+            kubeconfig,
+            kind: Some(kind),
+        };
         run::step("waiting for its nodes, DNS and volumes");
         cluster.wait()?;
         cluster.watch_zones()?;
@@ -178,14 +194,32 @@ impl Cluster {
 
     /// The answer of `kubectl … -o json`.
     pub fn get(&self, args: &[&str]) -> anyhow::Result<Value> {
-        Ok(serde_json::from_str(&run::output(self.kubectl()?.arg("get").args(args).args(["-o", "json"]))?)?)
+        Ok(serde_json::from_str(&run::output(
+            self.kubectl()?.arg("get").args(args).args(["-o", "json"]),
+        )?)?)
     }
 
     fn wait(&self) -> anyhow::Result<()> {
-        run::quiet(self.kubectl()?.args(["wait", "nodes", "--all", "--for=condition=Ready", "--timeout=180s"]))?;
-        for (namespace, deployment) in [("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner")] {
+        run::quiet(self.kubectl()?.args([
+            "wait",
+            "nodes",
+            "--all",
+            "--for=condition=Ready",
+            "--timeout=180s",
+        ]))?;
+        for (namespace, deployment) in [
+            ("kube-system", "coredns"),
+            ("local-path-storage", "local-path-provisioner"),
+        ] {
             let deployment = format!("deployment/{deployment}");
-            run::quiet(self.kubectl()?.args(["-n", namespace, "rollout", "status", &deployment, "--timeout=180s"]))?;
+            run::quiet(self.kubectl()?.args([
+                "-n",
+                namespace,
+                "rollout",
+                "status",
+                &deployment,
+                "--timeout=180s",
+            ]))?;
         }
         Ok(())
     }
@@ -197,7 +231,10 @@ impl Cluster {
         if let Some(kind) = &self.kind {
             run::step(format!("loading {} into every node", names.join(", ")));
             let mut load = kind.command()?;
-            return run::quiet(load.args(["load", "image-archive", "--name", &kind.name]).arg(archive));
+            return run::quiet(
+                load.args(["load", "image-archive", "--name", &kind.name])
+                    .arg(archive),
+            );
         }
         let Some(registry) = registry() else {
             bail!(
@@ -226,7 +263,12 @@ impl Cluster {
 
     fn status(&self) -> anyhow::Result<()> {
         println!("export KUBECONFIG={}", self.kubeconfig.display());
-        if let Some(docker) = self.kind.as_ref().map(|kind| &kind.docker).filter(|docker| docker.is_own()) {
+        if let Some(docker) = self
+            .kind
+            .as_ref()
+            .map(|kind| &kind.docker)
+            .filter(|docker| docker.is_own())
+        {
             let host = docker.command();
             for (name, value) in host.get_envs() {
                 if let Some(value) = value {
@@ -236,9 +278,20 @@ impl Cluster {
         }
         let cuts = self.cuts()?;
         if !cuts.is_empty() {
-            println!("cut: {}", cuts.iter().map(|(a, b)| format!("{a} from {b}")).collect::<Vec<_>>().join(", "));
+            println!(
+                "cut: {}",
+                cuts.iter()
+                    .map(|(a, b)| format!("{a} from {b}"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            );
         }
         run::run(self.kubectl()?.args(["get", "nodes", "-L", ZONE, "-L", ROLE]))
+    }
+
+    /// Whether `cluster up` made it.
+    pub fn is_ours(&self) -> bool {
+        self.kind.is_some()
     }
 
     fn kind(&self) -> anyhow::Result<&Kind> {
@@ -251,14 +304,23 @@ impl Cluster {
 impl Kind {
     fn command(&self) -> anyhow::Result<Command> {
         let mut kind = Command::new(tools::path(Tool::Kind)?);
-        self.docker.reach(&mut kind).env("KIND_EXPERIMENTAL_PROVIDER", "docker");
+        self.docker
+            .reach(&mut kind)
+            .env("KIND_EXPERIMENTAL_PROVIDER", "docker");
         Ok(kind)
     }
 
     /// Starts nodes that are not running, as after a restart of the machine.
     fn start_stopped(&self) -> anyhow::Result<()> {
         let mut list = self.docker.command();
-        list.args(["ps", "-q", "--filter", "status=exited", "--filter", &label(&self.name)]);
+        list.args([
+            "ps",
+            "-q",
+            "--filter",
+            "status=exited",
+            "--filter",
+            &label(&self.name),
+        ]);
         for container in run::output(list.arg("-a"))?.lines() {
             run::quiet(self.docker.command().args(["start", container]))?;
         }
@@ -266,61 +328,28 @@ impl Kind {
     }
 }
 
-impl Layout {
-    /// The configuration that kind takes (JSON is YAML).
-    fn kind_config(&self) -> anyhow::Result<Value> {
-        let zones = &self.zones;
-        if zones.is_empty() || self.workers <= zones.len() {
-            bail!("--workers must be more than the number of --zones: one node is for coordinators alone");
-        }
-        let mut nodes = vec![json!({"role": "control-plane"})];
-        for zone in zones.iter().cycle().take(self.workers - 1) {
-            nodes.push(json!({"role": "worker", "labels": {ZONE: zone}}));
-        }
-        let taint = json!({
-            "kind": "JoinConfiguration",
-            "nodeRegistration": {"taints": [{"key": ROLE, "value": "coordinator", "effect": "NoSchedule"}]},
-        });
-        nodes.push(json!({
-            "role": "worker",
-            "labels": {ZONE: zones.first(), ROLE: "coordinator"},
-            "kubeadmConfigPatches": [taint.to_string()],
-        }));
-        // A dead node is noticed in 12 s instead of 40, and its pods are replaced 10 s later instead of 5 minutes.
-        let control_plane = json!({
-            "kind": "ClusterConfiguration",
-            "controllerManager": {"extraArgs": {"node-monitor-grace-period": "12s", "node-monitor-period": "2s"}},
-            "apiServer": {"extraArgs": {
-                "default-not-ready-toleration-seconds": "10",
-                "default-unreachable-toleration-seconds": "10",
-            }},
-        });
-        let kubelet = json!({
-            "kind": "KubeletConfiguration",
-            "nodeStatusUpdateFrequency": "4s",
-            "nodeLeaseDurationSeconds": 8,
-            "syncFrequency": "2s",
-        });
-        Ok(json!({
-            "kind": "Cluster",
-            "apiVersion": "kind.x-k8s.io/v1alpha4",
-            "kubeadmConfigPatches": [control_plane.to_string(), kubelet.to_string()],
-            "nodes": nodes,
-        }))
-    }
-}
-
 /// Removes the cluster of that name, if it is there, and our own container engine when no cluster is left in it.
 pub fn down(name: &str) -> anyhow::Result<()> {
     if users_kubeconfig(name)?.is_some() {
-        bail!("KUBECONFIG names a cluster that `cargo xtask cluster` did not make: unset it to remove {name:?}");
+        bail!(
+            "KUBECONFIG names a cluster that `cargo xtask cluster` did not make: unset it to remove {name:?}"
+        );
     }
-    let Some(docker) = Docker::running()? else { return Ok(()) };
-    let kind = Kind { name: name.to_owned(), docker };
+    let Some(docker) = Docker::running()? else {
+        return Ok(());
+    };
+    let kind = Kind {
+        name: name.to_owned(),
+        docker,
+    };
     if exists(&kind.docker, name) {
         run::step(format!("removing cluster {name}"));
         let kubeconfig = state(name)?.join("kubeconfig");
-        run::quiet(kind.command()?.args(["delete", "cluster", "--name", name, "--kubeconfig"]).arg(kubeconfig))?;
+        run::quiet(
+            kind.command()?
+                .args(["delete", "cluster", "--name", name, "--kubeconfig"])
+                .arg(kubeconfig),
+        )?;
         fs::remove_dir_all(state(name)?)?;
     }
     if kind.docker.is_own() && run::output(kind.docker.command().args(["ps", "-aq"]))?.is_empty() {
@@ -331,7 +360,11 @@ pub fn down(name: &str) -> anyhow::Result<()> {
 
 /// What we keep about a cluster of ours.
 fn state(name: &str) -> anyhow::Result<PathBuf> {
-    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+    if name.is_empty()
+        || !name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    {
         bail!("--name must consist of lower-case letters, digits and dashes: {name:?}");
     }
     let folder = tools::cache()?.join("clusters").join(name);
@@ -341,13 +374,17 @@ fn state(name: &str) -> anyhow::Result<PathBuf> {
 
 /// The file that `KUBECONFIG` names, unless it is the one of our own cluster.
 fn users_kubeconfig(name: &str) -> anyhow::Result<Option<PathBuf>> {
-    let Some(path) = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) else { return Ok(None) };
+    let Some(path) = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) else {
+        return Ok(None);
+    };
     let path = PathBuf::from(path);
     Ok((path != state(name)?.join("kubeconfig")).then_some(path))
 }
 
 fn registry() -> Option<String> {
-    std::env::var("DISKLESS_REGISTRY").ok().filter(|registry| !registry.is_empty())
+    std::env::var("DISKLESS_REGISTRY")
+        .ok()
+        .filter(|registry| !registry.is_empty())
 }
 
 fn label(name: &str) -> String {
@@ -374,28 +411,8 @@ fn archive_of(image: &str) -> anyhow::Result<PathBuf> {
             run::quiet(docker.command().args(["save", "-o"]).arg(&built).arg(image))?;
             Ok(built)
         }
-        _ => bail!("no image {image:?}: build ours with `cargo xtask image`, or name an archive or an image of Docker"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_worker_is_for_coordinators() {
-        let config = Layout::default().kind_config().unwrap();
-        let nodes = config["nodes"].as_array().unwrap();
-        let zones: Vec<_> = nodes.iter().map(|n| n["labels"][ZONE].as_str()).collect();
-        assert_eq!(zones, [None, Some("a"), Some("b"), Some("c"), Some("a")]);
-        assert_eq!(nodes[4]["labels"][ROLE], "coordinator");
-        assert!(nodes[4]["kubeadmConfigPatches"][0].as_str().unwrap().contains("NoSchedule"));
-        assert!(nodes[1..4].iter().all(|n| n["labels"].get(ROLE).is_none()));
-    }
-
-    #[test]
-    fn a_layout_without_a_node_for_each_zone_is_refused() {
-        assert!(Layout { workers: 3, ..Layout::default() }.kind_config().is_err());
-        assert!(Layout { zones: vec![], ..Layout::default() }.kind_config().is_err());
+        _ => bail!(
+            "no image {image:?}: build ours with `cargo xtask image`, or name an archive or an image of Docker"
+        ),
     }
 }

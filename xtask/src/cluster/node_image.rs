@@ -75,8 +75,15 @@ fn made_here(docker: &Docker) -> anyhow::Result<String> {
         bail!("making a node image needs root; or set DISKLESS_NODE_IMAGE to an image that can be pulled");
     }
     tools::need_packages(&["mmdebstrap", "gcc", "jq"])?;
-    let programs = [Tool::Hyperkube, Tool::Kind, Tool::Crictl, Tool::LocalPathProvisioner];
-    let mut inputs = Inputs::new().text(include_str!("node_image.rs")).text(include_str!("../image/layer.rs"));
+    let programs = [
+        Tool::Hyperkube,
+        Tool::Kind,
+        Tool::Crictl,
+        Tool::LocalPathProvisioner,
+    ];
+    let mut inputs = Inputs::new()
+        .text(include_str!("node_image.rs"))
+        .text(include_str!("../image/layer.rs"));
     for tool in programs {
         inputs = inputs.text(&tools::path(tool)?.to_string_lossy());
     }
@@ -89,9 +96,15 @@ fn made_here(docker: &Docker) -> anyhow::Result<String> {
     let name = format!("diskless-node:{version}-{key}");
     let entry = tools::cached("node-image", &key, |entry| {
         let work = tempfile::tempdir_in(entry)?;
-        Build { work: work.path(), root: work.path().join("rootfs"), debian: &debian }.run(&version, &name, &entry.join("node.tar"))
+        Build {
+            work: work.path(),
+            root: work.path().join("rootfs"),
+            debian: &debian,
+        }
+        .run(&version, &name, &entry.join("node.tar"))
     })?;
     docker.load(&name, &entry.join("node.tar"))?;
+    docker.remove_older(&name)?;
     Ok(name)
 }
 
@@ -107,14 +120,19 @@ fn debian() -> anyhow::Result<PathBuf> {
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
         .filter(|_| release.lines().any(|line| line == "ID=debian"))
-        .context("a node image can only be made on Debian; set DISKLESS_NODE_IMAGE to one that can be pulled")?;
+        .context(
+            "a node image can only be made on Debian; set DISKLESS_NODE_IMAGE to one that can be pulled",
+        )?;
     let key = Inputs::new().text(PACKAGES).text(codename).key();
     let entry = tools::cached("node-debian", &key, |entry| {
         run::step("collecting the node's Debian packages (once)");
         let mut strap = Command::new("mmdebstrap");
         strap.args(["--mode=root", "--variant=minbase", "--format=directory"]);
         strap.arg(format!("--include={PACKAGES}"));
-        strap.args(["--aptopt=APT::Install-Recommends \"false\"", "--aptopt=Acquire::Languages \"none\""]);
+        strap.args([
+            "--aptopt=APT::Install-Recommends \"false\"",
+            "--aptopt=Acquire::Languages \"none\"",
+        ]);
         for path in ["doc", "man", "locale"] {
             strap.arg(format!("--dpkgopt=path-exclude=/usr/share/{path}/*"));
         }
@@ -165,16 +183,30 @@ impl Build<'_> {
 
     fn files(&self, version: &str) -> anyhow::Result<()> {
         let root = &self.root;
-        run::quiet(Command::new("cp").args(["-a", "--reflink=auto"]).arg(self.debian).arg(root))?;
+        run::quiet(
+            Command::new("cp")
+                .args(["-a", "--reflink=auto"])
+                .arg(self.debian)
+                .arg(root),
+        )?;
         for path in UNUSED {
             let path = root.join(path);
-            if path.is_dir() { fs::remove_dir_all(path)? } else { drop(fs::remove_file(path)) }
+            if path.is_dir() {
+                fs::remove_dir_all(path)?
+            } else {
+                drop(fs::remove_file(path))
+            }
         }
         let kind = kind_source()?;
         // Files of the module cache are read-only; the programs among them lost their execute bit in the module.
         let base = kind.join("images/base/files");
         for folder in ["etc", "kind", "usr"] {
-            run::quiet(Command::new("cp").args(["-r", "--no-preserve=mode"]).arg(base.join(folder)).arg(root))?;
+            run::quiet(
+                Command::new("cp")
+                    .args(["-r", "--no-preserve=mode"])
+                    .arg(base.join(folder))
+                    .arg(root),
+            )?;
         }
         for folder in ["usr/local/bin", "kind/bin"] {
             for program in fs::read_dir(root.join(folder))? {
@@ -187,15 +219,29 @@ impl Build<'_> {
         }
         fs::copy(tools::path(Tool::Crictl)?, root.join("usr/local/bin/crictl"))?;
         for program in ["containerd", "ctr"] {
-            symlink(Path::new("/usr/bin").join(program), root.join("usr/local/bin").join(program))?;
+            symlink(
+                Path::new("/usr/bin").join(program),
+                root.join("usr/local/bin").join(program),
+            )?;
         }
-        for folder in ["opt/cni", "kind/manifests", "etc/kubernetes/manifests", "etc/cni/net.d"] {
+        for folder in [
+            "opt/cni",
+            "kind/manifests",
+            "etc/kubernetes/manifests",
+            "etc/cni/net.d",
+        ] {
             fs::create_dir_all(root.join(folder))?;
         }
         symlink("/usr/lib/cni", root.join("opt/cni/bin"))?;
         fs::write(root.join("kind/version"), version)?;
-        fs::copy(sources().join("manifests/default-cni.yaml"), root.join("kind/manifests/default-cni.yaml"))?;
-        fs::write(root.join("kind/manifests/default-storage.yaml"), storage_manifest(&kind)?)?;
+        fs::copy(
+            sources().join("manifests/default-cni.yaml"),
+            root.join("kind/manifests/default-cni.yaml"),
+        )?;
+        fs::write(
+            root.join("kind/manifests/default-storage.yaml"),
+            storage_manifest(&kind)?,
+        )?;
 
         let names = kubernetes_images(version)?;
         let pause = image_of(&names, "pause")?;
@@ -211,7 +257,9 @@ impl Build<'_> {
                 lines.push(match line.trim_start() {
                     l if l.starts_with("sandbox_image =") => format!("  sandbox_image = \"{pause}\""),
                     // The root of a container may lack CAP_SYS_RESOURCE.
-                    l if l.starts_with("restrict_oom_score_adj =") => "  restrict_oom_score_adj = true".to_owned(),
+                    l if l.starts_with("restrict_oom_score_adj =") => {
+                        "  restrict_oom_score_adj = true".to_owned()
+                    }
                     _ => line.to_owned(),
                 });
             }
@@ -219,12 +267,21 @@ impl Build<'_> {
         })?;
         // Kubernetes 1.35 refuses version 1 of cgroups unless told.
         edit(&root.join("etc/default/kubelet"), |text| {
-            text.lines().map(|line| {
-                if line.starts_with("KUBELET_EXTRA_ARGS=") { format!("{line} --fail-cgroupv1=false\n") } else { format!("{line}\n") }
-            }).collect()
+            text.lines()
+                .map(|line| {
+                    if line.starts_with("KUBELET_EXTRA_ARGS=") {
+                        format!("{line} --fail-cgroupv1=false\n")
+                    } else {
+                        format!("{line}\n")
+                    }
+                })
+                .collect()
         })?;
         let script = fs::read_to_string(sources().join("node/configure.sh"))?;
-        run::logged(Command::new("chroot").arg(root).args(["sh", "-c", &script]), &self.work.join("configure.log"))
+        run::logged(
+            Command::new("chroot").arg(root).args(["sh", "-c", &script]),
+            &self.work.join("configure.log"),
+        )
     }
 
     /// Makes the images that a new node needs and puts them into its image store.
@@ -232,7 +289,9 @@ impl Build<'_> {
         let names = kubernetes_images(version)?;
         let pause_program = self.work.join("pause");
         let mut gcc = Command::new("gcc");
-        gcc.args(["-Os", "-static", "-s", "-o"]).arg(&pause_program).arg(sources().join("pause/pause.c"));
+        gcc.args(["-Os", "-static", "-s", "-o"])
+            .arg(&pause_program)
+            .arg(sources().join("pause/pause.c"));
         run::quiet(&mut gcc)?;
 
         let mut pause = Layer::default();
@@ -240,7 +299,10 @@ impl Build<'_> {
         let pause = pause.seal(3)?;
         let kubernetes = self.kubernetes_layer()?;
         let mut provisioner = Layer::default();
-        provisioner.file(&tools::path(Tool::LocalPathProvisioner)?, "/usr/local/bin/local-path-provisioner")?;
+        provisioner.file(
+            &tools::path(Tool::LocalPathProvisioner)?,
+            "/usr/local/bin/local-path-provisioner",
+        )?;
         provisioner.folder("/tmp", 0o1777, (0, 0));
         let provisioner = provisioner.seal(3)?;
         let mut helper = Layer::default();
@@ -253,16 +315,38 @@ impl Build<'_> {
         let mut images = vec![
             plain(image_of(&names, "pause")?, &pause, &["/pause"]),
             plain(PODNET, &kubernetes, &["/usr/local/bin/podnet"]),
-            plain(PROVISIONER, &provisioner, &["/usr/local/bin/local-path-provisioner"]),
+            plain(
+                PROVISIONER,
+                &provisioner,
+                &["/usr/local/bin/local-path-provisioner"],
+            ),
             plain(PROVISIONER_HELPER, &helper, &[]),
         ];
-        for part in ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "etcd", "coredns"] {
-            images.push(plain(image_of(&names, part)?, &kubernetes, &[&format!("/usr/local/bin/{part}")]));
+        for part in [
+            "kube-apiserver",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "kube-proxy",
+            "etcd",
+            "coredns",
+        ] {
+            images.push(plain(
+                image_of(&names, part)?,
+                &kubernetes,
+                &[&format!("/usr/local/bin/{part}")],
+            ));
         }
         layer::save(&self.root.join("images.tar"), &images)?;
         let script = fs::read_to_string(sources().join("node/preload.sh"))?;
         let mut preload = Command::new("unshare");
-        preload.args(["--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]);
+        preload.args([
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--propagation",
+            "private",
+        ]);
         preload.args(["sh", "-c", &script, "preload"]).arg(&self.root);
         run::logged(&mut preload, &self.work.join("preload.log"))?;
         fs::remove_file(self.root.join("images.tar"))?;
@@ -316,15 +400,29 @@ impl Build<'_> {
 
 fn plain<'a>(name: &str, layer: &'a SealedLayer, entrypoint: &[&str]) -> Image<'a> {
     let entrypoint = entrypoint.iter().map(|&word| word.to_owned()).collect();
-    Image { name: name.to_owned(), layer, entrypoint, user: "", env: &[], stop_signal: None }
+    Image {
+        name: name.to_owned(),
+        layer,
+        entrypoint,
+        user: "",
+        env: &[],
+        stop_signal: None,
+    }
 }
 
 /// Source folder of the kind module that was built.
 fn kind_source() -> anyhow::Result<PathBuf> {
     let version = run::output(Command::new(tools::path(Tool::Kind)?).arg("version"))?;
-    let version = version.split_whitespace().nth(1).with_context(|| format!("strange version of kind: {version}"))?;
+    let version = version
+        .split_whitespace()
+        .nth(1)
+        .with_context(|| format!("strange version of kind: {version}"))?;
     let module = format!("sigs.k8s.io/kind@{version}");
-    let json = run::output(Command::new("go").args(["mod", "download", "-json", &module]).current_dir("/"))?;
+    let json = run::output(
+        Command::new("go")
+            .args(["mod", "download", "-json", &module])
+            .current_dir("/"),
+    )?;
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Download {
@@ -350,13 +448,23 @@ fn storage_manifest(kind: &Path) -> anyhow::Result<String> {
 /// The image names that kubeadm will ask for.
 fn kubernetes_images(version: &str) -> anyhow::Result<String> {
     let mut list = Command::new(tools::path(Tool::Hyperkube)?);
-    list.args(["kubeadm", "config", "images", "list", "--kubernetes-version", version]);
+    list.args([
+        "kubeadm",
+        "config",
+        "images",
+        "list",
+        "--kubernetes-version",
+        version,
+    ]);
     run::output(&mut list)
 }
 
 fn image_of<'a>(names: &'a str, part: &str) -> anyhow::Result<&'a str> {
     let infix = format!("/{part}:");
-    names.lines().find(|name| name.contains(&infix)).with_context(|| format!("kubeadm names no image of {part}"))
+    names
+        .lines()
+        .find(|name| name.contains(&infix))
+        .with_context(|| format!("kubeadm names no image of {part}"))
 }
 
 fn edit(path: &Path, change: impl FnOnce(String) -> String) -> anyhow::Result<()> {

@@ -37,11 +37,25 @@ enum Content {
 
 impl Layer {
     fn put(&mut self, path: impl Into<PathBuf>, mode: u32, content: Content) {
-        self.entries.insert(path.into(), Entry { mode, owner: (0, 0), content });
+        self.entries.insert(
+            path.into(),
+            Entry {
+                mode,
+                owner: (0, 0),
+                content,
+            },
+        );
     }
 
     pub fn folder(&mut self, path: impl Into<PathBuf>, mode: u32, owner: (u64, u64)) {
-        self.entries.insert(path.into(), Entry { mode, owner, content: Content::Folder });
+        self.entries.insert(
+            path.into(),
+            Entry {
+                mode,
+                owner,
+                content: Content::Folder,
+            },
+        );
     }
 
     pub fn text(&mut self, path: impl Into<PathBuf>, text: &str) {
@@ -55,8 +69,14 @@ impl Layer {
 
     /// A file of this machine, executable if it is so here.
     pub fn file(&mut self, source: &Path, path: impl Into<PathBuf>) -> anyhow::Result<()> {
-        let source = source.canonicalize().with_context(|| format!("cannot find {}", source.display()))?;
-        let mode = if source.metadata()?.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
+        let source = source
+            .canonicalize()
+            .with_context(|| format!("cannot find {}", source.display()))?;
+        let mode = if source.metadata()?.permissions().mode() & 0o111 == 0 {
+            0o644
+        } else {
+            0o755
+        };
         self.put(path, mode, Content::File(source));
         Ok(())
     }
@@ -83,7 +103,10 @@ impl Layer {
                 bail!("a library is missing: {}", line.trim());
             }
             // `libc.so.6 => /lib/…/libc.so.6 (0x…)` or, for the loader, `/lib64/ld-linux-x86-64.so.2 (0x…)`.
-            let library = line.rsplit("=> ").next().and_then(|rest| rest.split_whitespace().next());
+            let library = line
+                .rsplit("=> ")
+                .next()
+                .and_then(|rest| rest.split_whitespace().next());
             if let Some(library) = library.filter(|l| l.starts_with('/') && line.contains("(0x")) {
                 self.file(&root.join(library.trim_start_matches('/')), library)?;
             }
@@ -113,7 +136,14 @@ impl Layer {
                     continue;
                 };
                 let owner = (u64::from(metadata.uid()), u64::from(metadata.gid()));
-                self.entries.insert(path, Entry { mode: metadata.mode() & 0o7777, owner, content });
+                self.entries.insert(
+                    path,
+                    Entry {
+                        mode: metadata.mode() & 0o7777,
+                        owner,
+                        content,
+                    },
+                );
             }
         }
         Ok(())
@@ -121,16 +151,29 @@ impl Layer {
 
     /// Compresses the layer into an unnamed temporary file.
     pub fn seal(mut self, level: u32) -> anyhow::Result<SealedLayer> {
-        let parents: Vec<PathBuf> =
-            self.entries.keys().flat_map(|p| p.ancestors().skip(1).map(Path::to_owned)).filter(|p| p.parent().is_some()).collect();
+        let parents: Vec<PathBuf> = self
+            .entries
+            .keys()
+            .flat_map(|p| p.ancestors().skip(1).map(Path::to_owned))
+            .filter(|p| p.parent().is_some())
+            .collect();
         for parent in parents {
-            self.entries.entry(parent).or_insert(Entry { mode: 0o755, owner: (0, 0), content: Content::Folder });
+            self.entries.entry(parent).or_insert(Entry {
+                mode: 0o755,
+                owner: (0, 0),
+                content: Content::Folder,
+            });
         }
         let file = tempfile::tempfile()?;
         let compressed = GzEncoder::new(io::BufWriter::new(file), Compression::new(level));
-        let mut tar = tar::Builder::new(Hashed { inner: compressed, hash: Sha256::new() });
+        let mut tar = tar::Builder::new(Hashed {
+            inner: compressed,
+            hash: Sha256::new(),
+        });
         for (path, entry) in &self.entries {
-            let name = path.strip_prefix("/").with_context(|| format!("{} is not absolute", path.display()))?;
+            let name = path
+                .strip_prefix("/")
+                .with_context(|| format!("{} is not absolute", path.display()))?;
             let mut header = tar::Header::new_gnu();
             header.set_mode(entry.mode);
             header.set_uid(entry.owner.0);
@@ -147,7 +190,8 @@ impl Layer {
                     tar.append_data(&mut header, name, bytes.as_slice())?;
                 }
                 Content::File(source) => {
-                    let file = File::open(source).with_context(|| format!("cannot read {}", source.display()))?;
+                    let file =
+                        File::open(source).with_context(|| format!("cannot read {}", source.display()))?;
                     header.set_size(file.metadata()?.len());
                     tar.append_data(&mut header, name, file)?;
                 }
@@ -158,8 +202,14 @@ impl Layer {
             }
         }
         let Hashed { inner, hash } = tar.into_inner()?;
-        let file = inner.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
-        Ok(SealedLayer { diff_id: hex(&hash.finalize()), file })
+        let file = inner
+            .finish()?
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?;
+        Ok(SealedLayer {
+            diff_id: hex(&hash.finalize()),
+            file,
+        })
     }
 }
 
@@ -220,7 +270,12 @@ pub fn save(archive: &Path, images: &[Image]) -> anyhow::Result<()> {
         manifest.push(json!({ "Config": config_name, "RepoTags": [image.name], "Layers": [layer] }));
     }
     let manifest = serde_json::to_vec(&manifest)?;
-    append(&mut tar, "manifest.json", manifest.len() as u64, manifest.as_slice())?;
+    append(
+        &mut tar,
+        "manifest.json",
+        manifest.len() as u64,
+        manifest.as_slice(),
+    )?;
     tar.into_inner()?.flush()?;
     Ok(())
 }
@@ -241,7 +296,8 @@ pub fn names(archive: &Path) -> anyhow::Result<Vec<String>> {
     struct Entry {
         repo_tags: Vec<String>,
     }
-    let entries: Vec<Entry> = serde_json::from_str(&manifest).with_context(|| format!("{} is no image archive", archive.display()))?;
+    let entries: Vec<Entry> = serde_json::from_str(&manifest)
+        .with_context(|| format!("{} is no image archive", archive.display()))?;
     Ok(entries.into_iter().flat_map(|e| e.repo_tags).collect())
 }
 
@@ -299,8 +355,11 @@ mod tests {
         };
         save(&archive, &[image("a:1"), image("b:1")]).unwrap();
         let mut tar = tar::Archive::new(File::open(&archive).unwrap());
-        let paths: Vec<String> =
-            tar.entries().unwrap().map(|e| e.unwrap().path().unwrap().to_string_lossy().into_owned()).collect();
+        let paths: Vec<String> = tar
+            .entries()
+            .unwrap()
+            .map(|e| e.unwrap().path().unwrap().to_string_lossy().into_owned())
+            .collect();
         assert_eq!(paths.iter().filter(|p| p.ends_with("/layer.tar")).count(), 1);
         assert_eq!(paths.iter().filter(|p| p.ends_with(".json")).count(), 3);
         assert_eq!(names(&archive).unwrap(), ["a:1", "b:1"]);
@@ -318,7 +377,11 @@ mod tests {
             .map(|e| {
                 let e = e.unwrap();
                 let h = e.header();
-                (e.path().unwrap().to_string_lossy().into_owned(), h.mode().unwrap(), h.uid().unwrap())
+                (
+                    e.path().unwrap().to_string_lossy().into_owned(),
+                    h.mode().unwrap(),
+                    h.uid().unwrap(),
+                )
             })
             .collect();
         assert_eq!(

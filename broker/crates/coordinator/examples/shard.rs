@@ -38,7 +38,12 @@ fn cpu_seconds() -> f64 {
 
 fn show(what: &str, histogram: &Histogram<u64>) {
     let at = |q| histogram.value_at_quantile(q) as f64 / 1000.0;
-    println!("{what}: p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us", at(0.5), at(0.99), at(0.999));
+    println!(
+        "{what}: p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us",
+        at(0.5),
+        at(0.99),
+        at(0.999)
+    );
 }
 
 /// A file of one producer per partition, `sequence` being the number of batches each partition has so far.
@@ -71,7 +76,9 @@ fn file(n: u64, per_file: u64, partitions: u64) -> CommitFileRequest {
 
 #[tokio::main]
 async fn main() {
-    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<u64>().unwrap());
+    let mut arguments = std::env::args()
+        .skip(1)
+        .map(|argument| argument.parse::<u64>().unwrap());
     let batches = arguments.next().unwrap_or(1_000_000);
     let partitions = arguments.next().unwrap_or(10_000);
     let per_file = arguments.next().unwrap_or(100);
@@ -80,12 +87,20 @@ async fn main() {
     let dir = tempfile::tempdir().unwrap();
     let log = MemoryLog::new(&env);
     log.set_latency(latency);
-    let options = ShardOptions { shard: SHARD, data_dir: dir.path().to_owned(), replica: Default::default() };
+    let options = ShardOptions {
+        shard: SHARD,
+        data_dir: dir.path().to_owned(),
+        replica: Default::default(),
+    };
     let start_shard = || ShardService::start(&env, options.clone(), Arc::new(log.clone()), owner(1)).unwrap();
     let shard = start_shard();
     shard.leading().await.unwrap();
-    let request =
-        CreatePartitionsRequest { shard: SHARD, topic: topic(), name: "t".into(), partitions: (0..partitions as i32).collect() };
+    let request = CreatePartitionsRequest {
+        shard: SHARD,
+        topic: topic(),
+        name: "t".into(),
+        partitions: (0..partitions as i32).collect(),
+    };
     assert_eq!(shard.create_partitions(request).await.error_code, 0);
     let jobs = {
         let store = blob::MemoryStore::new(env.clone());
@@ -124,17 +139,34 @@ async fn main() {
     }
     let (wall, cpu) = (began.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     let done = (files * per_file) as f64;
-    println!("commit: {:.0} batches/s, {:.1} us CPU per batch, all threads", done / wall, cpu / done * 1e6);
+    println!(
+        "commit: {:.0} batches/s, {:.1} us CPU per batch, all threads",
+        done / wall,
+        cpu / done * 1e6
+    );
     show("commit latency", &commits);
 
     let mut found = Histogram::<u64>::new(3).unwrap();
     let per_partition = batches / partitions * 10;
     for n in 0..100_000u64 {
-        let partition = TopicPartition { topic: topic(), partition: (n.wrapping_mul(7919) % partitions) as i32 };
+        let partition = TopicPartition {
+            topic: topic(),
+            partition: (n.wrapping_mul(7919) % partitions) as i32,
+        };
         let offset = (n.wrapping_mul(104_729) % per_partition.max(1)) as i64;
-        let partitions = vec![FindBatchesPartition { partition, offset, max_bytes: 10_000 }];
+        let partitions = vec![FindBatchesPartition {
+            partition,
+            offset,
+            max_bytes: 10_000,
+        }];
         let began = Instant::now();
-        let response = shard.find_batches(FindBatchesRequest { shard: SHARD, partitions, max_bytes: 10_000 }).await;
+        let response = shard
+            .find_batches(FindBatchesRequest {
+                shard: SHARD,
+                partitions,
+                max_bytes: 10_000,
+            })
+            .await;
         found.record(began.elapsed().as_nanos() as u64).unwrap();
         assert!(response.error_code == 0 && response.applied > LogOffset(0));
     }
@@ -144,6 +176,9 @@ async fn main() {
     let began = Instant::now();
     let shard = start_shard();
     shard.leading().await.unwrap();
-    println!("takeover (snapshot and log): {:.2} s", began.elapsed().as_secs_f64());
+    println!(
+        "takeover (snapshot and log): {:.2} s",
+        began.elapsed().as_secs_f64()
+    );
     env.shut_down().await;
 }

@@ -3,7 +3,10 @@
 //! Kafka framing (`int32` length, then a request header v2: api key, api version, correlation id, client id, tagged
 //! fields), bodies in Kafka's flexible encoding, each struct closed by its tagged fields. Replies carry the response
 //! header v1 and may come in any order on one connection; the correlation id pairs them.
-#![allow(missing_docs, reason = "a field is explained where its name does not say it all")]
+#![allow(
+    missing_docs,
+    reason = "a field is explained where its name does not say it all"
+)]
 
 use kafka_wire::flex_struct;
 use types::{LogOffset, NodeId, ShardId, Timestamp, TopicId, TopicPartition};

@@ -39,7 +39,11 @@ pub trait StateMachine: Send + 'static {
     /// Judges `command` against committed and pending state and makes its effect pending. Entries carry everything
     /// that was decided (offsets, times, ids), so that [`StateMachine::apply`] is blind. A command may
     /// be judged several times, with the same `now`; the last judgement counts.
-    fn speculate(&mut self, now: Timestamp, command: &Self::Command) -> Result<Speculated<Self::Output>, StateError>;
+    fn speculate(
+        &mut self,
+        now: Timestamp,
+        command: &Self::Command,
+    ) -> Result<Speculated<Self::Output>, StateError>;
 
     /// Takes all pending state back.
     fn rollback(&mut self) -> Result<(), StateError>;
@@ -103,7 +107,8 @@ pub struct Options {
     pub check_interval: Duration,
     /// A snapshot is taken after this many slots,
     pub snapshot_slots: u64,
-    /// or this many bytes of entries, whichever comes first.
+    /// or this many bytes of entries (and no fewer than the last snapshot has), whichever comes first. With the
+    /// number of slots it bounds how long a take-over replays.
     pub snapshot_bytes: u64,
 }
 
@@ -115,8 +120,8 @@ impl Default for Options {
             group_bytes: 256 * 1024,
             lease: Duration::from_secs(1),
             check_interval: Duration::from_secs(5),
-            snapshot_slots: 20_000,
-            snapshot_bytes: 256 * 1024 * 1024,
+            snapshot_slots: 2_000,
+            snapshot_bytes: 8 * 1024 * 1024,
         }
     }
 }

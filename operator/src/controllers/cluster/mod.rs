@@ -34,7 +34,7 @@ use self::observe::SetState;
 use self::rollout::Step;
 use self::validate::ValidatedCluster;
 use super::conditions::turned;
-use super::{RECHECK, RESYNC, ReconcileError};
+use super::{RECHECK, RESYNC, ReconcileError, logged, readable};
 use crate::admin::Admin;
 use crate::context::Context;
 use crate::metrics::Controller;
@@ -91,19 +91,21 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
     .touched_objects();
     let named = clusters.clone();
 
-    kube::runtime::Controller::for_stream(trigger, clusters)
+    kube::runtime::Controller::for_stream(logged(trigger), clusters)
         .with_config(
             controller::Config::default()
                 .debounce(Duration::from_millis(200))
                 .concurrency(8),
         )
-        .owns_stream(service_account_events)
-        .owns_stream(service_events)
-        .owns_stream(config_map_events)
-        .owns_stream(budget_events)
-        .owns_stream(stateful_set_events)
-        .watches_stream(pod_events, |pod: Pod| cluster_of(&pod))
-        .watches_stream(secrets, move |secret| clusters_with_secret(&named, &secret))
+        .owns_stream(logged(service_account_events))
+        .owns_stream(logged(service_events))
+        .owns_stream(logged(config_map_events))
+        .owns_stream(logged(budget_events))
+        .owns_stream(logged(stateful_set_events))
+        .watches_stream(logged(pod_events), |pod: Pod| cluster_of(&pod))
+        .watches_stream(logged(secrets), move |secret| {
+            clusters_with_secret(&named, &secret)
+        })
         .graceful_shutdown_on(shutdown)
         .run(
             |cluster, context| async move {
@@ -177,10 +179,7 @@ fn clusters_with_secret(
 
 async fn reconcile(guarded: &Guarded, state: &ClusterContext) -> Result<Action, ReconcileError> {
     let context = &state.context;
-    let cluster = guarded
-        .0
-        .as_ref()
-        .map_err(|error| ReconcileError::Undecodable(Box::new(error.clone())))?;
+    let cluster = readable(context, guarded).await?;
     if cluster.metadata.deletion_timestamp.is_some() {
         // All children go with their owner; the bucket is the user's.
         return Ok(Action::await_change());

@@ -278,7 +278,7 @@ fn text(kind: TroubleKind) -> &'static str {
     }
 }
 
-/// The last line with anything in it, of bounded length.
+/// The last line with anything in it, which is where the broker says why it ends; of bounded length.
 fn last_line(message: &str) -> &str {
     let line = message
         .lines()
@@ -286,6 +286,7 @@ fn last_line(message: &str) -> &str {
         .map(str::trim)
         .find(|line| !line.is_empty())
         .unwrap_or_default();
+    let line = line.strip_prefix("error: ").unwrap_or(line);
     let end = line
         .char_indices()
         .nth(400)
@@ -363,7 +364,7 @@ mod tests {
         let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});
         let ended =
             |message: &str| json!({"terminated": {"exitCode": 1, "reason": "Error", "message": message}});
-        let store = ended("starting\nobject store s3://records: access denied\n\n");
+        let store = ended("starting\nerror: object store s3://records: access denied\n\n");
         let trouble = pod(container(waiting.clone(), store)).trouble.unwrap();
         assert_eq!(trouble.kind, TroubleKind::ObjectStore);
         assert_eq!(

@@ -24,7 +24,7 @@ use self::dereference::Cluster;
 use self::status::Outcome;
 use self::validate::ValidatedTopic;
 use super::conditions::{READY, find, turned};
-use super::{RECHECK, RESYNC, ReconcileError};
+use super::{RECHECK, RESYNC, ReconcileError, logged, readable};
 use crate::admin::{Admin, AdminError, Topic};
 use crate::context::Context;
 use crate::metrics::Controller;
@@ -64,13 +64,13 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
     .predicate_filter(cluster_matters, Default::default());
     let named = topics.clone();
 
-    kube::runtime::Controller::for_stream(trigger, topics.clone())
+    kube::runtime::Controller::for_stream(logged(trigger), topics.clone())
         .with_config(
             controller::Config::default()
                 .debounce(Duration::from_millis(100))
                 .concurrency(16),
         )
-        .watches_stream(cluster_events, move |cluster| topics_of(&named, &cluster))
+        .watches_stream(logged(cluster_events), move |cluster| topics_of(&named, &cluster))
         .graceful_shutdown_on(shutdown)
         .run(
             |topic, context| async move {
@@ -135,10 +135,7 @@ fn topics_of(
 
 async fn reconcile(guarded: &Guarded, state: &TopicContext) -> Result<Action, ReconcileError> {
     let context = &state.context;
-    let object = guarded
-        .0
-        .as_ref()
-        .map_err(|error| ReconcileError::Undecodable(Box::new(error.clone())))?;
+    let object = readable(context, guarded).await?;
     // An error means that the watch has ended for good, as at shutdown.
     let _ = state.clusters.wait_until_ready().await;
     if object.metadata.deletion_timestamp.is_some() {

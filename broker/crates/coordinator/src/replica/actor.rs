@@ -21,9 +21,21 @@ pub fn start<S: StateMachine>(
 ) -> std::io::Result<ReplicaHandle<S>> {
     let (messages, received) = mpsc::channel(options.queue);
     let (status, watched) = watch::channel(Status::Opening);
-    let actor = run(env.clone(), name.to_owned(), log, state, owner, options, received, status);
+    let actor = run(
+        env.clone(),
+        name.to_owned(),
+        log,
+        state,
+        owner,
+        options,
+        received,
+        status,
+    );
     env.spawn_dedicated(name, actor)?;
-    Ok(ReplicaHandle { messages, status: watched })
+    Ok(ReplicaHandle {
+        messages,
+        status: watched,
+    })
 }
 
 #[allow(clippy::too_many_arguments, reason = "the parts of an actor, passed once")]
@@ -45,7 +57,9 @@ async fn run<S: StateMachine>(
     let end = match opened {
         Ok(opened) => {
             tracing::info!(log = name, epoch = %opened.epoch, applied = ?state.applied(), "leading");
-            Leader::new(env, &name, log, state, options, opened, &mut messages, &status).lead().await
+            Leader::new(env, &name, log, state, options, opened, &mut messages, &status)
+                .lead()
+                .await
         }
         Err(end) => end,
     };

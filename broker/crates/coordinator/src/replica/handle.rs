@@ -65,7 +65,10 @@ pub struct ReplicaHandle<S: StateMachine> {
 
 impl<S: StateMachine> Clone for ReplicaHandle<S> {
     fn clone(&self) -> Self {
-        Self { messages: self.messages.clone(), status: self.status.clone() }
+        Self {
+            messages: self.messages.clone(),
+            status: self.status.clone(),
+        }
     }
 }
 

@@ -20,7 +20,12 @@ type Writer = Box<dyn LogWriter>;
 
 /// Something accepted that waits for its group.
 enum Item<S: StateMachine> {
-    Command { command: S::Command, now: Timestamp, output: S::Output, reply: Reply<S::Output> },
+    Command {
+        command: S::Command,
+        now: Timestamp,
+        output: S::Output,
+        reply: Reply<S::Output>,
+    },
     Barrier(Reply<LogOffset>),
 }
 
@@ -33,7 +38,11 @@ struct Group<S: StateMachine> {
 
 impl<S: StateMachine> Default for Group<S> {
     fn default() -> Self {
-        Self { items: Vec::new(), entries: Vec::new(), bytes: 0 }
+        Self {
+            items: Vec::new(),
+            entries: Vec::new(),
+            bytes: 0,
+        }
     }
 }
 
@@ -75,6 +84,8 @@ pub(super) struct Leader<'a, S: StateMachine> {
 struct Snapshots {
     /// First slot after the newest snapshot.
     newest: LogOffset,
+    /// Its size in bytes.
+    size: u64,
     bytes_since: u64,
     job: Option<JoinHandle<Result<SnapshotRef, String>>>,
     /// Uploaded, and to be named in the log.
@@ -107,7 +118,14 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         messages: &'a mut mpsc::Receiver<Message<S>>,
         status: &'a watch::Sender<Status>,
     ) -> Self {
-        let snapshot = Snapshots { newest: ready.snapshot, bytes_since: ready.log_bytes, job: None, ready: None, not_before: env.instant() };
+        let snapshot = Snapshots {
+            newest: ready.snapshot,
+            size: ready.snapshot_size,
+            bytes_since: ready.log_bytes,
+            job: None,
+            ready: None,
+            not_before: env.instant(),
+        };
         Self {
             confirmed: ready.writer.confirmed_at(),
             asked: env.instant(),
@@ -194,8 +212,12 @@ impl<'a, S: StateMachine> Leader<'a, S> {
 
     fn publish(&self) -> Result<(), End> {
         let applied = self.state.applied();
-        let applied = applied.ok_or_else(|| End::Failed("a log that was opened has a first slot".to_owned()))?;
-        self.status.send_replace(Status::Leading { epoch: self.epoch, applied });
+        let applied =
+            applied.ok_or_else(|| End::Failed("a log that was opened has a first slot".to_owned()))?;
+        self.status.send_replace(Status::Leading {
+            epoch: self.epoch,
+            applied,
+        });
         Ok(())
     }
 
@@ -213,13 +235,23 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         Ok(())
     }
 
-    fn judge(&mut self, command: S::Command, now: Timestamp, reply: Reply<S::Output>) -> Result<(), StateError> {
+    fn judge(
+        &mut self,
+        command: S::Command,
+        now: Timestamp,
+        reply: Reply<S::Output>,
+    ) -> Result<(), StateError> {
         let judged = self.state.speculate(now, &command)?;
         if let Some(entry) = judged.entry {
             self.group.bytes += entry.len();
             self.group.entries.push(entry);
         }
-        self.group.items.push(Item::Command { command, now, output: judged.output, reply });
+        self.group.items.push(Item::Command {
+            command,
+            now,
+            output: judged.output,
+            reply,
+        });
         Ok(())
     }
 
@@ -296,7 +328,11 @@ impl<'a, S: StateMachine> Leader<'a, S> {
                 }
             }
             Done::Install(_, Err(LogError::Unavailable(reason))) => {
-                tracing::warn!(log = self.name, reason, "snapshot not installed; the next one will be");
+                tracing::warn!(
+                    log = self.name,
+                    reason,
+                    "snapshot not installed; the next one will be"
+                );
             }
             Done::Check(Err(error)) | Done::Install(_, Err(error)) => return Err(error.into()),
         }
@@ -315,7 +351,9 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         let waiting = std::mem::take(&mut self.group);
         for item in waiting.items {
             match item {
-                Item::Command { command, now, reply, .. } => self.judge(command, now, reply)?,
+                Item::Command {
+                    command, now, reply, ..
+                } => self.judge(command, now, reply)?,
                 barrier => self.group.items.push(barrier),
             }
         }
@@ -343,7 +381,9 @@ impl<'a, S: StateMachine> Leader<'a, S> {
 
     fn maybe_snapshot(&mut self, applied: LogOffset) -> Result<(), End> {
         let slots = applied.next().0.saturating_sub(self.snapshot.newest.0);
-        let due = slots >= self.options.snapshot_slots || self.snapshot.bytes_since >= self.options.snapshot_bytes;
+        // A snapshot as large as the log it replaces would double what is written.
+        let bytes = self.options.snapshot_bytes.max(self.snapshot.size);
+        let due = slots >= self.options.snapshot_slots || self.snapshot.bytes_since >= bytes;
         let busy = self.snapshot.job.is_some() || self.snapshot.ready.is_some();
         if !due || busy || self.env.instant() < self.snapshot.not_before {
             return Ok(());
@@ -353,16 +393,25 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         self.snapshot.bytes_since = 0;
         self.snapshot.job = Some(self.env.spawn(async move {
             let (last, bytes) = env.blocking(make).await.map_err(|error| error.to_string())?;
-            log.put_snapshot(last.next(), vec![bytes]).await.map_err(|error| error.to_string())
+            log.put_snapshot(last.next(), vec![bytes])
+                .await
+                .map_err(|error| error.to_string())
         }));
         Ok(())
     }
 
     fn snapshot_made(&mut self, made: Option<Result<SnapshotRef, String>>) {
         match made {
-            Some(Ok(snapshot)) => self.snapshot.ready = Some(snapshot),
+            Some(Ok(snapshot)) => {
+                self.snapshot.size = snapshot.size;
+                self.snapshot.ready = Some(snapshot);
+            }
             Some(Err(reason)) => {
-                tracing::warn!(log = self.name, reason, "snapshot failed; it is tried again later");
+                tracing::warn!(
+                    log = self.name,
+                    reason,
+                    "snapshot failed; it is tried again later"
+                );
                 self.snapshot.not_before = self.env.instant() + SNAPSHOT_RETRY;
             }
             None => {}

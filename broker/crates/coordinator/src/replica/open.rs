@@ -19,6 +19,8 @@ pub(super) struct Ready {
     pub epoch: Epoch,
     /// Start of the newest snapshot's remaining log; 0 without one.
     pub snapshot: LogOffset,
+    /// Size of that snapshot in bytes.
+    pub snapshot_size: u64,
     /// Bytes of entries after the snapshot, as far as they were read.
     pub log_bytes: u64,
 }
@@ -33,6 +35,7 @@ pub(super) async fn open<S: StateMachine>(
     let opened = retry(env, name, || log.open(owner.clone())).await?;
     let mut next = state.applied().map_or(LogOffset(0), LogOffset::next);
     let mut snapshot_offset = LogOffset(0);
+    let snapshot_size = opened.snapshot.as_ref().map_or(0, |snapshot| snapshot.size);
     if let Some(snapshot) = &opened.snapshot {
         snapshot_offset = snapshot.offset;
         let behind = next < opened.log_start || state.applied().is_none();
@@ -44,7 +47,10 @@ pub(super) async fn open<S: StateMachine>(
         }
     }
     if next > opened.tail || next < opened.log_start {
-        let reason = format!("state at {next} does not belong to a log of {}..{}", opened.log_start, opened.tail);
+        let reason = format!(
+            "state at {next} does not belong to a log of {}..{}",
+            opened.log_start, opened.tail
+        );
         return Err(End::Failed(reason));
     }
     let mut log_bytes = 0;
@@ -56,12 +62,23 @@ pub(super) async fn open<S: StateMachine>(
         }
         match slots.last() {
             Some(slot) => next = slot.offset.next(),
-            None => return Err(End::Failed(format!("slot {next} is missing below the tail {}", opened.tail))),
+            None => {
+                return Err(End::Failed(format!(
+                    "slot {next} is missing below the tail {}",
+                    opened.tail
+                )));
+            }
         }
         // Replay holds the processor: a simulated node must be able to die in the middle of it.
         tokio::task::yield_now().await;
     }
-    Ok(Ready { writer: opened.writer, epoch: opened.epoch, snapshot: snapshot_offset, log_bytes })
+    Ok(Ready {
+        writer: opened.writer,
+        epoch: opened.epoch,
+        snapshot: snapshot_offset,
+        snapshot_size,
+        log_bytes,
+    })
 }
 
 fn join(mut pieces: Vec<Bytes>) -> Bytes {

@@ -7,8 +7,8 @@ use rusqlite::{Connection, OptionalExtension};
 use types::{FastMap, LogOffset, ShardId, Timestamp, TopicId, TopicPartition};
 
 use super::entry::{
-    Change, ExpiredEntry, FileCommitted, FileTakenOver, GroupPut, Objects, Offset, PartitionBatches, PartitionsCreated,
-    RecordsDeleted, TopicsDeleted, decode,
+    Change, ExpiredEntry, FileCommitted, FileTakenOver, GroupPut, Objects, Offset, PartitionBatches,
+    PartitionsCreated, RecordsDeleted, TopicsDeleted, decode,
 };
 use super::producer::{self, Producer, Remembered};
 use super::schema::{self, file_state};
@@ -84,9 +84,14 @@ impl Slot<'_> {
     }
 
     fn partitions_created(&mut self, created: &PartitionsCreated) -> Done {
-        let mut insert = self.db.prepare_cached("INSERT INTO partitions VALUES (?, ?, ?, 0, 0, 0, -1)")?;
+        let mut insert = self
+            .db
+            .prepare_cached("INSERT INTO partitions VALUES (?, ?, ?, 0, 0, 0, -1)")?;
         for &(index, num) in &created.partitions {
-            let id = TopicPartition { topic: created.topic, partition: index };
+            let id = TopicPartition {
+                topic: created.topic,
+                partition: index,
+            };
             insert.execute((id.topic.0.as_bytes(), index, num))?;
             self.partitions.insert(id, Partition::new(num));
             self.counters.next_num = self.counters.next_num.max(num + 1);
@@ -97,10 +102,17 @@ impl Slot<'_> {
 
     fn topics_deleted(&mut self, deleted: &TopicsDeleted) -> Done {
         for topic in &deleted.topics {
-            let mut gone: Vec<_> = self.partitions.keys().filter(|id| id.topic == topic.topic).copied().collect();
+            let mut gone: Vec<_> = self
+                .partitions
+                .keys()
+                .filter(|id| id.topic == topic.topic)
+                .copied()
+                .collect();
             gone.sort_unstable();
             for id in gone {
-                let Some(partition) = self.partitions.remove(&id) else { continue };
+                let Some(partition) = self.partitions.remove(&id) else {
+                    continue;
+                };
                 self.changed.remove(&id);
                 self.producers.retain(|(num, _), _| *num != partition.num);
                 self.db
@@ -126,20 +138,30 @@ impl Slot<'_> {
     }
 
     fn file_committed(&mut self, time: Timestamp, file: FileCommitted) -> Done {
-        let live: usize = file.partitions.iter().map(|partition| partition.batches.len()).sum();
-        let state = if live > 0 { file_state::LIVE } else { self.dead_state(&file.owners) };
-        self.db.prepare_cached("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?.execute((
-            file.id.cast_signed(),
-            file.object.as_bytes(),
-            file.uploader.0,
-            file.size.cast_signed(),
-            pack_owners(&file.owners),
-            live.cast_signed() as i64,
-            time.0,
-            state,
-            time.0,
-            &file.results[..],
-        ))?;
+        let live: usize = file
+            .partitions
+            .iter()
+            .map(|partition| partition.batches.len())
+            .sum();
+        let state = if live > 0 {
+            file_state::LIVE
+        } else {
+            self.dead_state(&file.owners)
+        };
+        self.db
+            .prepare_cached("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?
+            .execute((
+                file.id.cast_signed(),
+                file.object.as_bytes(),
+                file.uploader.0,
+                file.size.cast_signed(),
+                pack_owners(&file.owners),
+                live.cast_signed() as i64,
+                time.0,
+                state,
+                time.0,
+                &file.results[..],
+            ))?;
         self.counters.next_file = self.counters.next_file.max(file.id + 1);
         for batches in &file.partitions {
             self.batches(time, &file, batches)?;
@@ -149,11 +171,19 @@ impl Slot<'_> {
 
     fn batches(&mut self, time: Timestamp, file: &FileCommitted, committed: &PartitionBatches) -> Done {
         let id = committed.partition;
-        let partition = self.partitions.get(&id).copied().filter(|partition| partition.num == committed.num);
+        let partition = self
+            .partitions
+            .get(&id)
+            .copied()
+            .filter(|partition| partition.num == committed.num);
         let mut partition = partition
             .filter(|partition| partition.high_watermark == committed.base_offset)
-            .ok_or_else(|| StateError::Corrupt(format!("{id}: batches at {} do not fit", committed.base_offset)))?;
-        let mut insert = self.db.prepare_cached("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)")?;
+            .ok_or_else(|| {
+                StateError::Corrupt(format!("{id}: batches at {} do not fit", committed.base_offset))
+            })?;
+        let mut insert = self
+            .db
+            .prepare_cached("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)")?;
         let mut coordinates = Vec::with_capacity(committed.batches.len());
         for batch in &committed.batches {
             let base_offset = partition.high_watermark;
@@ -168,7 +198,11 @@ impl Slot<'_> {
                 batch.timestamp.0,
                 batch.log_append_time,
             ))?;
-            let log_append_time = if batch.log_append_time { batch.timestamp } else { Timestamp(-1) };
+            let log_append_time = if batch.log_append_time {
+                batch.timestamp
+            } else {
+                Timestamp(-1)
+            };
             if let Some(producer) = &batch.producer {
                 let key = (committed.num, producer.id);
                 let known = match self.producers.remove(&key) {
@@ -177,8 +211,14 @@ impl Slot<'_> {
                 };
                 let last_sequence = producer::last_sequence(producer.base_sequence, batch.last_offset_delta);
                 let base_sequence = producer.base_sequence;
-                let remembered = Remembered { base_sequence, last_sequence, base_offset, log_append_time };
-                self.producers.insert(key, producer::accepted(known, producer.epoch, remembered, time));
+                let remembered = Remembered {
+                    base_sequence,
+                    last_sequence,
+                    base_offset,
+                    log_append_time,
+                };
+                self.producers
+                    .insert(key, producer::accepted(known, producer.epoch, remembered, time));
             }
             partition.high_watermark = last_offset + 1;
             partition.append_time = partition.append_time.max(log_append_time);
@@ -202,7 +242,9 @@ impl Slot<'_> {
 
     fn records_deleted(&mut self, deleted: &RecordsDeleted) -> Done {
         for (id, log_start) in &deleted.partitions {
-            let Some(partition) = self.partitions.get_mut(id) else { continue };
+            let Some(partition) = self.partitions.get_mut(id) else {
+                continue;
+            };
             partition.log_start = *log_start;
             let num = partition.num;
             self.changed.insert(*id);
@@ -220,7 +262,10 @@ impl Slot<'_> {
                 .db
                 .prepare_cached("SELECT num, topic, partition, below FROM garbage ORDER BY num LIMIT 1")?
                 .query_row((), |row| {
-                    let id = TopicPartition { topic: TopicId(schema::uuid(row, 1)?), partition: row.get(2)? };
+                    let id = TopicPartition {
+                        topic: TopicId(schema::uuid(row, 1)?),
+                        partition: row.get(2)?,
+                    };
                     Ok((row.get::<_, u32>(0)?, id, row.get::<_, i64>(3)?))
                 })
                 .optional()?;
@@ -237,35 +282,57 @@ impl Slot<'_> {
             let end = cut.unwrap_or(below);
             left -= self.delete_batches(time, num, &id, end)?;
             if cut.is_none() {
-                self.db.prepare_cached("DELETE FROM garbage WHERE num = ?")?.execute((num,))?;
+                self.db
+                    .prepare_cached("DELETE FROM garbage WHERE num = ?")?
+                    .execute((num,))?;
                 // A partition costs something even without batches.
                 left -= 1;
-                if self.partitions.get(&id).is_none_or(|partition| partition.num != num) {
-                    self.db.prepare_cached("DELETE FROM producers WHERE num = ?")?.execute((num,))?;
+                if self
+                    .partitions
+                    .get(&id)
+                    .is_none_or(|partition| partition.num != num)
+                {
+                    self.db
+                        .prepare_cached("DELETE FROM producers WHERE num = ?")?
+                        .execute((num,))?;
                 }
             }
         }
         Ok(())
     }
 
-    fn delete_batches(&mut self, time: Timestamp, num: u32, id: &TopicPartition, end: i64) -> Result<i64, StateError> {
+    fn delete_batches(
+        &mut self,
+        time: Timestamp,
+        num: u32,
+        id: &TopicPartition,
+        end: i64,
+    ) -> Result<i64, StateError> {
         let mut select = self.db.prepare_cached(
             "SELECT file, count(*), sum(size) FROM batches WHERE num = ? AND last_offset < ? GROUP BY file ORDER BY file",
         )?;
         let files = select.query_map((num, end), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let files: Vec<(i64, i64, i64)> = files.collect::<Result<_, _>>()?;
-        self.db.prepare_cached("DELETE FROM batches WHERE num = ? AND last_offset < ?")?.execute((num, end))?;
+        self.db
+            .prepare_cached("DELETE FROM batches WHERE num = ? AND last_offset < ?")?
+            .execute((num, end))?;
         let mut deleted = 0;
         for (file, count, bytes) in files {
             deleted += count;
-            if let Some(partition) = self.partitions.get_mut(id).filter(|partition| partition.num == num) {
+            if let Some(partition) = self
+                .partitions
+                .get_mut(id)
+                .filter(|partition| partition.num == num)
+            {
                 partition.bytes = partition.bytes.saturating_sub(bytes.cast_unsigned());
                 self.changed.insert(*id);
             }
             let (live, owners) = self
                 .db
                 .prepare_cached("UPDATE files SET live = live - ? WHERE id = ? RETURNING live, owners")?
-                .query_row((count, file), |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
+                .query_row((count, file), |row| {
+                    Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?))
+                })?;
             if live == 0 {
                 let state = self.dead_state(&unpack_owners(&owners));
                 self.db
@@ -298,15 +365,27 @@ impl Slot<'_> {
             None => {
                 self.db
                     .prepare_cached("INSERT INTO files VALUES (?, ?, -1, ?, ?, 0, ?, ?, ?, NULL)")?
-                    .execute((file.id.cast_signed(), object, file.size.cast_signed(), owners, time.0, dead, time.0))?;
+                    .execute((
+                        file.id.cast_signed(),
+                        object,
+                        file.size.cast_signed(),
+                        owners,
+                        time.0,
+                        dead,
+                        time.0,
+                    ))?;
                 self.counters.next_file = self.counters.next_file.max(file.id + 1);
             }
             Some(file_state::LIVE) => {
-                self.db.prepare_cached("UPDATE files SET owners = ? WHERE object = ?")?.execute((owners, object))?;
+                self.db
+                    .prepare_cached("UPDATE files SET owners = ? WHERE object = ?")?
+                    .execute((owners, object))?;
             }
             Some(file_state::WAITING) => {
                 self.db
-                    .prepare_cached("UPDATE files SET owners = ?, state = ?, state_since = ? WHERE object = ?")?
+                    .prepare_cached(
+                        "UPDATE files SET owners = ?, state = ?, state_since = ? WHERE object = ?",
+                    )?
                     .execute((owners, dead, time.0, object))?;
             }
             // It was taken over before.
@@ -335,8 +414,12 @@ impl Slot<'_> {
                     .execute((&put.group, &metadata[..]))?;
             }
             None => {
-                self.db.prepare_cached("DELETE FROM groups WHERE id = ?")?.execute((&put.group,))?;
-                self.db.prepare_cached("DELETE FROM offsets WHERE group_id = ?")?.execute((&put.group,))?;
+                self.db
+                    .prepare_cached("DELETE FROM groups WHERE id = ?")?
+                    .execute((&put.group,))?;
+                self.db
+                    .prepare_cached("DELETE FROM offsets WHERE group_id = ?")?
+                    .execute((&put.group,))?;
             }
         }
         self.offsets(time, &put.group, &put.offsets)
@@ -370,17 +453,25 @@ impl Slot<'_> {
             .prepare_cached("DELETE FROM producers WHERE num = ? AND producer = ? AND used_at < ?")?;
         for key in &expired.producers {
             // Used again in this very slot: its row is about to be written anew.
-            if self.producers.get(key).is_some_and(|producer| producer.used_at >= before) {
+            if self
+                .producers
+                .get(key)
+                .is_some_and(|producer| producer.used_at >= before)
+            {
                 continue;
             }
             self.producers.remove(key);
             delete.execute((key.0, key.1, before.0))?;
         }
-        let mut forget = self.db.prepare_cached("UPDATE files SET results = NULL WHERE id = ?")?;
+        let mut forget = self
+            .db
+            .prepare_cached("UPDATE files SET results = NULL WHERE id = ?")?;
         for id in &expired.results {
             forget.execute((id.cast_signed(),))?;
         }
-        let mut delete = self.db.prepare_cached("DELETE FROM files WHERE id = ? AND state = ?")?;
+        let mut delete = self
+            .db
+            .prepare_cached("DELETE FROM files WHERE id = ? AND state = ?")?;
         for id in &expired.tombstones {
             delete.execute((id.cast_signed(), file_state::TOMBSTONE))?;
         }
@@ -393,9 +484,18 @@ impl Slot<'_> {
         if at >= self.news.len() {
             // Bounds are filled in at the end of the slot.
             let batches = Vec::new();
-            self.news.push(TailUpdate { partition: id, log_start_offset: 0, high_watermark: 0, deleted: false, batches });
+            self.news.push(TailUpdate {
+                partition: id,
+                log_start_offset: 0,
+                high_watermark: 0,
+                deleted: false,
+                batches,
+            });
         }
-        #[allow(clippy::indexing_slicing, reason = "`at` is an index of `news` or was just made one")]
+        #[allow(
+            clippy::indexing_slicing,
+            reason = "`at` is an index of `news` or was just made one"
+        )]
         &mut self.news[at]
     }
 
@@ -416,7 +516,9 @@ impl Slot<'_> {
                 ))?;
             }
         }
-        let mut put = self.db.prepare_cached("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?, ?)")?;
+        let mut put = self
+            .db
+            .prepare_cached("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?, ?)")?;
         for ((num, id), producer) in &self.producers {
             put.execute((num, id, producer.epoch, producer.used_at.0, producer.pack()))?;
         }
@@ -447,6 +549,8 @@ pub fn pack_owners(owners: &[ShardId]) -> Vec<u8> {
 /// Reads what [`pack_owners`] wrote.
 pub fn unpack_owners(packed: &[u8]) -> Vec<ShardId> {
     let (owners, _) = packed.as_chunks::<4>();
-    owners.iter().map(|owner| ShardId(u32::from_be_bytes(*owner))).collect()
+    owners
+        .iter()
+        .map(|owner| ShardId(u32::from_be_bytes(*owner)))
+        .collect()
 }
-

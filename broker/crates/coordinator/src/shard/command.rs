@@ -5,7 +5,8 @@ use types::{ShardId, Timestamp, TopicId};
 use uuid::Uuid;
 
 use crate::protocol::{
-    BatchResult, CommitFileRequest, CreatePartitionsRequest, DeleteRecordsPartition, DeleteRecordsResult, DeleteTopic,
+    BatchResult, CommitFileRequest, CreatePartitionsRequest, DeleteRecordsPartition, DeleteRecordsResult,
+    DeleteTopic,
 };
 
 /// A change of a shard's state.

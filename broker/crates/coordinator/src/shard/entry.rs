@@ -2,7 +2,10 @@
 //!
 //! An entry is a version byte, the log time (ms) and the change. New fields are added as tags; a new kind of change,
 //! or a new meaning of an old one, needs a version that every node of the cluster reads.
-#![allow(missing_docs, reason = "a field is explained where its name does not say it all")]
+#![allow(
+    missing_docs,
+    reason = "a field is explained where its name does not say it all"
+)]
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_wire::flex::{Decode, Encode};
@@ -203,7 +206,9 @@ pub fn encode(time: Timestamp, change: &Change) -> Bytes {
 pub fn decode(mut bytes: Bytes) -> Result<(Timestamp, Change), StateError> {
     let version = u8::decode(&mut bytes).map_err(corrupt)?;
     if version != VERSION {
-        return Err(StateError::Corrupt(format!("log entry has version {version}, this build reads {VERSION}")));
+        return Err(StateError::Corrupt(format!(
+            "log entry has version {version}, this build reads {VERSION}"
+        )));
     }
     let time = Timestamp::decode(&mut bytes).map_err(corrupt)?;
     Ok((time, Change::from_bytes(bytes).map_err(corrupt)?))

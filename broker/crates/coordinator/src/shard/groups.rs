@@ -35,17 +35,35 @@ impl ShardService {
         metadata: Option<Bytes>,
         offsets: Vec<OffsetCommit>,
     ) -> Result<(), ReplicaError> {
-        self.submit(Command::PutGroup { group, metadata, offsets }).await.map(done)
+        self.submit(Command::PutGroup {
+            group,
+            metadata,
+            offsets,
+        })
+        .await
+        .map(done)
     }
 
     /// Stores offsets of a group, all or nothing. Returns when they are durable.
-    pub async fn commit_offsets(&self, group: String, offsets: Vec<OffsetCommit>) -> Result<(), ReplicaError> {
-        self.submit(Command::CommitOffsets { group, offsets }).await.map(done)
+    pub async fn commit_offsets(
+        &self,
+        group: String,
+        offsets: Vec<OffsetCommit>,
+    ) -> Result<(), ReplicaError> {
+        self.submit(Command::CommitOffsets { group, offsets })
+            .await
+            .map(done)
     }
 
     /// Forgets offsets of a group, named by topic and partition; those that are not there are no error.
-    pub async fn delete_offsets(&self, group: String, partitions: Vec<(String, i32)>) -> Result<(), ReplicaError> {
-        self.submit(Command::DeleteOffsets { group, partitions }).await.map(done)
+    pub async fn delete_offsets(
+        &self,
+        group: String,
+        partitions: Vec<(String, i32)>,
+    ) -> Result<(), ReplicaError> {
+        self.submit(Command::DeleteOffsets { group, partitions })
+            .await
+            .map(done)
     }
 
     /// All groups, by id: with metadata, with offsets only, or both. For the start of a group coordinator. Strict.
@@ -60,7 +78,8 @@ impl ShardService {
         group: String,
         partitions: Option<Vec<(String, i32)>>,
     ) -> Result<Vec<StoredOffset>, ReplicaError> {
-        self.strict_read(move |db| fetch_offsets(db, &group, partitions.as_deref())).await
+        self.strict_read(move |db| fetch_offsets(db, &group, partitions.as_deref()))
+            .await
     }
 }
 
@@ -75,12 +94,16 @@ fn load_groups(db: &Connection) -> rusqlite::Result<Vec<StoredGroup>> {
     )?;
     let groups = rows.query_map((), |row| {
         let metadata: Option<Vec<u8>> = row.get(1)?;
-        Ok(StoredGroup { group: row.get(0)?, metadata: metadata.map(Bytes::from) })
+        Ok(StoredGroup {
+            group: row.get(0)?,
+            metadata: metadata.map(Bytes::from),
+        })
     })?;
     groups.collect()
 }
 
-const OFFSET: &str = "SELECT topic, topic_id, partition, offset, leader_epoch, metadata, committed_at FROM offsets";
+const OFFSET: &str =
+    "SELECT topic, topic_id, partition, offset, leader_epoch, metadata, committed_at FROM offsets";
 
 fn fetch_offsets(
     db: &Connection,
@@ -91,7 +114,9 @@ fn fetch_offsets(
         let mut all = db.prepare_cached(&format!("{OFFSET} WHERE group_id = ? ORDER BY topic, partition"))?;
         return all.query_map((group,), stored_offset)?.collect();
     };
-    let mut one = db.prepare_cached(&format!("{OFFSET} WHERE group_id = ? AND topic = ? AND partition = ?"))?;
+    let mut one = db.prepare_cached(&format!(
+        "{OFFSET} WHERE group_id = ? AND topic = ? AND partition = ?"
+    ))?;
     let mut found = Vec::with_capacity(partitions.len());
     for (topic, partition) in partitions {
         for row in one.query_map((group, topic, partition), stored_offset)? {
@@ -111,5 +136,8 @@ fn stored_offset(row: &Row<'_>) -> rusqlite::Result<StoredOffset> {
         leader_epoch: row.get(4)?,
         metadata: row.get(5)?,
     };
-    Ok(StoredOffset { commit, committed_at: Timestamp(row.get(6)?) })
+    Ok(StoredOffset {
+        commit,
+        committed_at: Timestamp(row.get(6)?),
+    })
 }

@@ -112,12 +112,14 @@ impl ShardService {
                 return;
             }
             futures::join!(
-                self.repeat("retention", options.retention_interval, || self.retention_pass(jobs)),
+                self.repeat("retention", options.retention_interval, || self
+                    .retention_pass(jobs)),
                 self.repeat("purge", options.file_interval, || self.purge()),
                 self.repeat("hand-over", options.file_interval, || self.hand_files_over(jobs)),
                 self.repeat("deletion", options.file_interval, || self.delete_files(jobs)),
                 self.repeat("expiry", options.expiry_interval, || self.expire(options)),
-                self.repeat("checkpoint", Duration::from_millis(250), || self.checkpoint(options.wal_bytes)),
+                self.repeat("checkpoint", Duration::from_millis(250), || self
+                    .checkpoint(options.wal_bytes)),
             );
         };
         tokio::select! {
@@ -127,7 +129,12 @@ impl ShardService {
         }
     }
 
-    async fn repeat<F: Future<Output = Pass>>(&self, job: &str, interval: Duration, mut pass: impl FnMut() -> F) {
+    async fn repeat<F: Future<Output = Pass>>(
+        &self,
+        job: &str,
+        interval: Duration,
+        mut pass: impl FnMut() -> F,
+    ) {
         loop {
             if let Err(error) = pass().await {
                 tracing::debug!(shard = %self.shard(), job, %error, "job interrupted");
@@ -144,19 +151,27 @@ impl ShardService {
             let mut moves = Vec::new();
             let mut batches = 0;
             for id in work {
-                let Some(config) = (jobs.retention)(id.topic) else { continue };
+                let Some(config) = (jobs.retention)(id.topic) else {
+                    continue;
+                };
                 let keep_from = (config.retention_ms >= 0).then(|| self.env.now().plus(-config.retention_ms));
                 let boundary = self
-                    .read(|db| queries::retention(db, &id, keep_from, config.retention_bytes, RETENTION_BATCHES))
+                    .read(|db| {
+                        queries::retention(db, &id, keep_from, config.retention_bytes, RETENTION_BATCHES)
+                    })
                     .await?;
                 let Some(boundary) = boundary else { continue };
                 if boundary.batches == RETENTION_BATCHES {
                     again.push(id);
                 }
                 batches += boundary.batches;
-                moves.push(DeleteRecordsPartition { partition: id, offset: boundary.offset });
+                moves.push(DeleteRecordsPartition {
+                    partition: id,
+                    offset: boundary.offset,
+                });
                 if batches >= RETENTION_BATCHES || moves.len() >= RETENTION_BATCHES {
-                    self.submit(Command::DeleteRecords(std::mem::take(&mut moves))).await?;
+                    self.submit(Command::DeleteRecords(std::mem::take(&mut moves)))
+                        .await?;
                     batches = 0;
                 }
             }
@@ -174,7 +189,13 @@ impl ShardService {
 
     /// Removes garbage until there is none, a small step at a time.
     pub(super) async fn purge(&self) -> Pass {
-        while self.submit(Command::Purge { max_batches: PURGE_BATCHES }).await? == Output::Purged(true) {}
+        while self
+            .submit(Command::Purge {
+                max_batches: PURGE_BATCHES,
+            })
+            .await?
+            == Output::Purged(true)
+        {}
         Ok(())
     }
 
@@ -183,17 +204,26 @@ impl ShardService {
         // A shard that cannot be reached must not hold up the files of the others.
         let mut unreachable: BTreeSet<ShardId> = BTreeSet::new();
         let now = self.env.now();
-        let dead = self.read(|db| queries::dead_files(db, file_state::HAND_OVER, now, 10 * FILES)).await?;
+        let dead = self
+            .read(|db| queries::dead_files(db, file_state::HAND_OVER, now, 10 * FILES))
+            .await?;
         for files in dead.chunks(HAND_OVERS) {
             let mut calls = futures::stream::FuturesOrdered::new();
             for DeadFile { object, size, owners } in files {
-                let Some((_, owners)) = owners.split_first() else { continue };
+                let Some((_, owners)) = owners.split_first() else {
+                    continue;
+                };
                 let Some(&next) = owners.first() else { continue };
                 if unreachable.contains(&next) {
                     continue;
                 }
                 let owners = owners.to_vec();
-                let call = (jobs.hand_over)(HandOverFileRequest { shard: next, object: *object, size: *size, owners });
+                let call = (jobs.hand_over)(HandOverFileRequest {
+                    shard: next,
+                    object: *object,
+                    size: *size,
+                    owners,
+                });
                 let object = *object;
                 calls.push_back(async move { (next, object, call.await) });
             }
@@ -217,7 +247,9 @@ impl ShardService {
     pub(super) async fn delete_files(&self, jobs: &Jobs) -> Pass {
         loop {
             let older_than = self.env.now().plus(-millis(jobs.options.file_grace));
-            let dead = self.read(|db| queries::dead_files(db, file_state::DELETE, older_than, FILES)).await?;
+            let dead = self
+                .read(|db| queries::dead_files(db, file_state::DELETE, older_than, FILES))
+                .await?;
             if dead.is_empty() {
                 return Ok(());
             }
@@ -251,7 +283,8 @@ impl ShardService {
     /// Forgets producers, results and tombstones that are too old.
     pub(super) async fn expire(&self, options: &JobOptions) -> Pass {
         let before = |age: Duration| -> Timestamp { self.env.now().plus(-millis(age)) };
-        let (producers_before, results_before) = (before(options.producer_expiry), before(options.result_expiry));
+        let (producers_before, results_before) =
+            (before(options.producer_expiry), before(options.result_expiry));
         let tombstones_before = before(options.tombstone_expiry);
         let (mut producer, mut file) = ((0, i64::MIN), 0);
         loop {
@@ -259,7 +292,11 @@ impl ShardService {
                 .read(|db| {
                     let producers = queries::idle_producers(db, producers_before, producer, EXPIRE)?;
                     let results = queries::old_results(db, results_before, file, EXPIRE)?;
-                    Ok((producers, results, queries::old_tombstones(db, tombstones_before, EXPIRE)?))
+                    Ok((
+                        producers,
+                        results,
+                        queries::old_tombstones(db, tombstones_before, EXPIRE)?,
+                    ))
                 })
                 .await?;
             if producers.is_empty() && results.is_empty() && tombstones.is_empty() {
@@ -267,7 +304,12 @@ impl ShardService {
             }
             producer = producers.last().copied().unwrap_or(producer);
             file = results.last().copied().unwrap_or(file);
-            let expired = Expired { producers, producers_before, results, tombstones };
+            let expired = Expired {
+                producers,
+                producers_before,
+                results,
+                tombstones,
+            };
             self.submit(Command::Expire(expired)).await?;
         }
     }

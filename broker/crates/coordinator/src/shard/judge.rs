@@ -5,16 +5,16 @@ use types::{FastMap, FastSet, ShardId, Timestamp, TopicPartition};
 use uuid::Uuid;
 
 use super::entry::{
-    Batch, BatchProducer, Change, FileCommitted, FileTakenOver, GroupPut, Objects, OffsetsCommitted, OffsetsDeleted,
-    PartitionBatches, PartitionsCreated, Purged, RecordsDeleted, TopicsDeleted, encode,
+    Batch, BatchProducer, Change, FileCommitted, FileTakenOver, GroupPut, Objects, OffsetsCommitted,
+    OffsetsDeleted, PartitionBatches, PartitionsCreated, Purged, RecordsDeleted, TopicsDeleted, encode,
 };
 use super::producer::{self, Remembered, Verdict};
 use super::state::{File, Partition, ShardState};
 use super::{Command, Expired, Output};
 use crate::codes;
 use crate::protocol::{
-    BatchRequest, BatchResult, CommitFileRequest, CreatePartitionsRequest, DeleteRecordsPartition, DeleteRecordsResult,
-    DeleteTopic,
+    BatchRequest, BatchResult, CommitFileRequest, CreatePartitionsRequest, DeleteRecordsPartition,
+    DeleteRecordsResult, DeleteTopic,
 };
 use crate::replica::{Speculated, StateError};
 
@@ -32,26 +32,50 @@ impl ShardState {
             Command::DeleteTopics(topics) => self.judge_delete_topics(now, topics),
             Command::DeleteRecords(partitions) => self.judge_delete_records(now, partitions),
             Command::Purge { max_batches } => self.judge_purge(now, *max_batches),
-            Command::TakeOverFile { object, size, owners } => self.judge_take_over(now, *object, *size, owners),
-            Command::FilesHandedOver(objects) => {
-                self.log(now, Output::Done, &Change::FilesHandedOver(Objects { objects: objects.clone() }))
+            Command::TakeOverFile { object, size, owners } => {
+                self.judge_take_over(now, *object, *size, owners)
             }
-            Command::FilesDeleted(objects) => {
-                self.log(now, Output::Done, &Change::FilesDeleted(Objects { objects: objects.clone() }))
-            }
+            Command::FilesHandedOver(objects) => self.log(
+                now,
+                Output::Done,
+                &Change::FilesHandedOver(Objects {
+                    objects: objects.clone(),
+                }),
+            ),
+            Command::FilesDeleted(objects) => self.log(
+                now,
+                Output::Done,
+                &Change::FilesDeleted(Objects {
+                    objects: objects.clone(),
+                }),
+            ),
             // Groups are judged by their coordinator; here they are only kept.
-            Command::PutGroup { group, metadata, offsets } => {
+            Command::PutGroup {
+                group,
+                metadata,
+                offsets,
+            } => {
                 let offsets = offsets.iter().map(Into::into).collect();
-                let put = GroupPut { group: group.clone(), metadata: metadata.clone(), offsets };
+                let put = GroupPut {
+                    group: group.clone(),
+                    metadata: metadata.clone(),
+                    offsets,
+                };
                 self.log(now, Output::Done, &Change::GroupPut(put))
             }
             Command::CommitOffsets { group, offsets } => {
                 let offsets = offsets.iter().map(Into::into).collect();
-                let committed = OffsetsCommitted { group: group.clone(), offsets };
+                let committed = OffsetsCommitted {
+                    group: group.clone(),
+                    offsets,
+                };
                 self.log(now, Output::Done, &Change::OffsetsCommitted(committed))
             }
             Command::DeleteOffsets { group, partitions } => {
-                let deleted = OffsetsDeleted { group: group.clone(), partitions: partitions.clone() };
+                let deleted = OffsetsDeleted {
+                    group: group.clone(),
+                    partitions: partitions.clone(),
+                };
                 self.log(now, Output::Done, &Change::OffsetsDeleted(deleted))
             }
             Command::Expire(expired) => self.judge_expire(now, expired),
@@ -61,13 +85,19 @@ impl ShardState {
     fn log(&mut self, now: Timestamp, output: Output, change: &Change) -> Judged {
         let time = self.pending.counters.log_time.max(now);
         self.pending.counters.log_time = time;
-        Ok(Speculated { output, entry: Some(encode(time, change)) })
+        Ok(Speculated {
+            output,
+            entry: Some(encode(time, change)),
+        })
     }
 
     fn judge_create(&mut self, now: Timestamp, request: &CreatePartitionsRequest) -> Judged {
         let mut partitions = Vec::new();
         for &index in &request.partitions {
-            let id = TopicPartition { topic: request.topic, partition: index };
+            let id = TopicPartition {
+                topic: request.topic,
+                partition: index,
+            };
             if index < 0 || self.partition(&id).is_some() {
                 continue;
             }
@@ -79,32 +109,62 @@ impl ShardState {
         if partitions.is_empty() {
             return unchanged(Output::Done);
         }
-        self.log(now, Output::Done, &Change::PartitionsCreated(PartitionsCreated { topic: request.topic, partitions }))
+        self.log(
+            now,
+            Output::Done,
+            &Change::PartitionsCreated(PartitionsCreated {
+                topic: request.topic,
+                partitions,
+            }),
+        )
     }
 
     fn judge_delete_topics(&mut self, now: Timestamp, topics: &[DeleteTopic]) -> Judged {
         let gone: FastSet<_> = topics.iter().map(|topic| topic.topic).collect();
-        let committed: Vec<_> = self.partitions.keys().filter(|id| gone.contains(&id.topic)).copied().collect();
-        for (_, pending) in self.pending.partitions.iter_mut().filter(|(id, _)| gone.contains(&id.topic)) {
+        let committed: Vec<_> = self
+            .partitions
+            .keys()
+            .filter(|id| gone.contains(&id.topic))
+            .copied()
+            .collect();
+        for (_, pending) in self
+            .pending
+            .partitions
+            .iter_mut()
+            .filter(|(id, _)| gone.contains(&id.topic))
+        {
             *pending = None;
         }
         for id in committed {
             self.pending.partitions.insert(id, None);
         }
         // Logged even if no partition is here: offsets of groups may be.
-        self.log(now, Output::Done, &Change::TopicsDeleted(TopicsDeleted { topics: topics.to_vec() }))
+        self.log(
+            now,
+            Output::Done,
+            &Change::TopicsDeleted(TopicsDeleted {
+                topics: topics.to_vec(),
+            }),
+        )
     }
 
     fn judge_delete_records(&mut self, now: Timestamp, partitions: &[DeleteRecordsPartition]) -> Judged {
         let mut moved = Vec::new();
         let mut results = Vec::with_capacity(partitions.len());
         for wanted in partitions {
-            let refused = |error_code| DeleteRecordsResult { error_code, low_watermark: -1 };
+            let refused = |error_code| DeleteRecordsResult {
+                error_code,
+                low_watermark: -1,
+            };
             let Some(mut partition) = self.partition(&wanted.partition) else {
                 results.push(refused(codes::UNKNOWN_TOPIC_OR_PARTITION));
                 continue;
             };
-            let offset = if wanted.offset == -1 { partition.high_watermark } else { wanted.offset };
+            let offset = if wanted.offset == -1 {
+                partition.high_watermark
+            } else {
+                wanted.offset
+            };
             if offset < 0 || offset > partition.high_watermark {
                 results.push(refused(codes::OFFSET_OUT_OF_RANGE));
                 continue;
@@ -114,22 +174,36 @@ impl ShardState {
                 self.pending.partitions.insert(wanted.partition, Some(partition));
                 moved.push((wanted.partition, offset));
             }
-            results.push(DeleteRecordsResult { error_code: codes::NONE, low_watermark: partition.log_start });
+            results.push(DeleteRecordsResult {
+                error_code: codes::NONE,
+                low_watermark: partition.log_start,
+            });
         }
         let output = Output::RecordsDeleted(results);
         if moved.is_empty() {
             return unchanged(output);
         }
-        self.log(now, output, &Change::RecordsDeleted(RecordsDeleted { partitions: moved }))
+        self.log(
+            now,
+            output,
+            &Change::RecordsDeleted(RecordsDeleted { partitions: moved }),
+        )
     }
 
     /// Looks at committed garbage only: what pending entries add is purged the next time.
     fn judge_purge(&mut self, now: Timestamp, limit: u32) -> Judged {
-        let any = self.db.prepare_cached("SELECT 1 FROM garbage LIMIT 1")?.exists(())?;
+        let any = self
+            .db
+            .prepare_cached("SELECT 1 FROM garbage LIMIT 1")?
+            .exists(())?;
         if !any {
             return unchanged(Output::Purged(false));
         }
-        self.log(now, Output::Purged(true), &Change::Purged(Purged { limit: limit.max(1) }))
+        self.log(
+            now,
+            Output::Purged(true),
+            &Change::Purged(Purged { limit: limit.max(1) }),
+        )
     }
 
     fn judge_take_over(&mut self, now: Timestamp, object: Uuid, size: u64, owners: &[ShardId]) -> Judged {
@@ -143,13 +217,30 @@ impl ShardState {
         }
         // A commit of what was unknown so far is refused from here on.
         let results = known.and_then(|file| file.results);
-        self.pending.files.insert(object, File { results, settled: true });
-        self.log(now, Output::Done, &Change::FileTakenOver(FileTakenOver { id, object, size, owners: owners.to_vec() }))
+        self.pending.files.insert(
+            object,
+            File {
+                results,
+                settled: true,
+            },
+        );
+        self.log(
+            now,
+            Output::Done,
+            &Change::FileTakenOver(FileTakenOver {
+                id,
+                object,
+                size,
+                owners: owners.to_vec(),
+            }),
+        )
     }
 
     fn judge_expire(&mut self, now: Timestamp, expired: &Expired) -> Judged {
         for &(num, id) in &expired.producers {
-            let old = self.producer(num, id)?.is_some_and(|producer| producer.used_at < expired.producers_before);
+            let old = self
+                .producer(num, id)?
+                .is_some_and(|producer| producer.used_at < expired.producers_before);
             if old {
                 self.pending.producers.insert((num, id), None);
             }
@@ -158,16 +249,31 @@ impl ShardState {
     }
 
     fn judge_commit(&mut self, now: Timestamp, request: &CommitFileRequest) -> Judged {
-        let refused = |error_code| unchanged(Output::Committed { error_code, batches: Vec::new() });
+        let refused = |error_code| {
+            unchanged(Output::Committed {
+                error_code,
+                batches: Vec::new(),
+            })
+        };
         if let Some(file) = self.file(&request.object)? {
-            let first = file.results.and_then(|results| self.unpack(results, &request.batches));
+            let first = file
+                .results
+                .and_then(|results| self.unpack(results, &request.batches));
             return match first {
-                Some(batches) => unchanged(Output::Committed { error_code: codes::NONE, batches }),
+                Some(batches) => unchanged(Output::Committed {
+                    error_code: codes::NONE,
+                    batches,
+                }),
                 // Taken over unseen, or its answer is forgotten: its bytes may be gone.
                 None => refused(codes::KAFKA_STORAGE_ERROR),
             };
         }
-        if !request.owners.contains(&self.shard) || request.batches.iter().any(|batch| !well_formed(batch, request.size)) {
+        if !request.owners.contains(&self.shard)
+            || request
+                .batches
+                .iter()
+                .any(|batch| !well_formed(batch, request.size))
+        {
             return refused(codes::INVALID_REQUEST);
         }
         let time = self.pending.counters.log_time.max(now);
@@ -180,7 +286,13 @@ impl ShardState {
         self.pending.counters.next_file += 1;
         let results = pack(&batches);
         let settled = request.owners.first() == Some(&self.shard);
-        self.pending.files.insert(request.object, File { results: Some(results.clone()), settled });
+        self.pending.files.insert(
+            request.object,
+            File {
+                results: Some(results.clone()),
+                settled,
+            },
+        );
         let committed = FileCommitted {
             id,
             object: request.object,
@@ -190,7 +302,14 @@ impl ShardState {
             results,
             partitions: file.partitions,
         };
-        self.log(now, Output::Committed { error_code: codes::NONE, batches }, &Change::FileCommitted(committed))
+        self.log(
+            now,
+            Output::Committed {
+                error_code: codes::NONE,
+                batches,
+            },
+            &Change::FileCommitted(committed),
+        )
     }
 
     fn judge_batch(
@@ -200,7 +319,10 @@ impl ShardState {
         batch: &BatchRequest,
         file: &mut Accepted,
     ) -> Result<BatchResult, StateError> {
-        let id = TopicPartition { topic: batch.topic, partition: batch.partition };
+        let id = TopicPartition {
+            topic: batch.topic,
+            partition: batch.partition,
+        };
         let Some(mut partition) = self.partition(&id) else {
             return Ok(failed(codes::UNKNOWN_TOPIC_OR_PARTITION, -1));
         };
@@ -210,7 +332,11 @@ impl ShardState {
             return Ok(failed(codes::INVALID_REQUEST, log_start_offset));
         };
         let append_time = partition.append_time.max(now);
-        let log_append_time = if batch.log_append_time { append_time } else { Timestamp(-1) };
+        let log_append_time = if batch.log_append_time {
+            append_time
+        } else {
+            Timestamp(-1)
+        };
         let mut producer = None;
         if batch.producer_id >= 0 && batch.producer_epoch >= 0 {
             let this = (id, batch.producer_id, batch.producer_epoch);
@@ -220,7 +346,12 @@ impl ShardState {
             }
             let last_sequence = producer::last_sequence(batch.base_sequence, batch.last_offset_delta);
             let known = self.producer(partition.num, batch.producer_id)?;
-            match producer::judge(known.as_ref(), batch.producer_epoch, batch.base_sequence, last_sequence) {
+            match producer::judge(
+                known.as_ref(),
+                batch.producer_epoch,
+                batch.base_sequence,
+                last_sequence,
+            ) {
                 Verdict::Refused(code) => {
                     file.refused.insert(this);
                     return Ok(failed(code, log_start_offset));
@@ -237,10 +368,21 @@ impl ShardState {
                 Verdict::Next => {}
             }
             let base_sequence = batch.base_sequence;
-            let remembered = Remembered { base_sequence, last_sequence, base_offset, log_append_time };
+            let remembered = Remembered {
+                base_sequence,
+                last_sequence,
+                base_offset,
+                log_append_time,
+            };
             let after = producer::accepted(known, batch.producer_epoch, remembered, time);
-            self.pending.producers.insert((partition.num, batch.producer_id), Some(after));
-            producer = Some(BatchProducer { id: batch.producer_id, epoch: batch.producer_epoch, base_sequence });
+            self.pending
+                .producers
+                .insert((partition.num, batch.producer_id), Some(after));
+            producer = Some(BatchProducer {
+                id: batch.producer_id,
+                epoch: batch.producer_epoch,
+                base_sequence,
+            });
         }
         partition.high_watermark = next_offset;
         if batch.log_append_time {
@@ -248,7 +390,11 @@ impl ShardState {
         }
         partition.bytes += u64::from(batch.size);
         self.pending.partitions.insert(id, Some(partition));
-        let timestamp = if batch.log_append_time { append_time } else { batch.max_timestamp };
+        let timestamp = if batch.log_append_time {
+            append_time
+        } else {
+            batch.max_timestamp
+        };
         file.add(
             id,
             partition.num,
@@ -262,7 +408,13 @@ impl ShardState {
                 producer,
             },
         );
-        Ok(BatchResult { error_code: codes::NONE, base_offset, log_append_time, log_start_offset, duplicate: false })
+        Ok(BatchResult {
+            error_code: codes::NONE,
+            base_offset,
+            log_append_time,
+            log_start_offset,
+            duplicate: false,
+        })
     }
 
     /// The first answer to a commit, for the same request again. Log starts are those of now. `None` if the request
@@ -270,7 +422,10 @@ impl ShardState {
     fn unpack(&self, mut packed: Bytes, batches: &[BatchRequest]) -> Option<Vec<BatchResult>> {
         let mut results = Vec::with_capacity(batches.len());
         for batch in batches {
-            let id = TopicPartition { topic: batch.topic, partition: batch.partition };
+            let id = TopicPartition {
+                topic: batch.topic,
+                partition: batch.partition,
+            };
             let log_start_offset = self.partition(&id).map_or(-1, |partition| partition.log_start);
             let kind = packed.try_get_u8().ok()?;
             if kind & REFUSED != 0 {
@@ -278,10 +433,19 @@ impl ShardState {
                 continue;
             }
             let base_offset = packed.try_get_i64().ok()?;
-            let log_append_time =
-                Timestamp(if kind & WITH_TIME != 0 { packed.try_get_i64().ok()? } else { -1 });
+            let log_append_time = Timestamp(if kind & WITH_TIME != 0 {
+                packed.try_get_i64().ok()?
+            } else {
+                -1
+            });
             let duplicate = kind & DUPLICATE != 0;
-            results.push(BatchResult { error_code: codes::NONE, base_offset, log_append_time, log_start_offset, duplicate });
+            results.push(BatchResult {
+                error_code: codes::NONE,
+                base_offset,
+                log_append_time,
+                log_start_offset,
+                duplicate,
+            });
         }
         packed.is_empty().then_some(results)
     }
@@ -311,7 +475,13 @@ fn pack(results: &[BatchResult]) -> Bytes {
 }
 
 fn failed(error_code: i16, log_start_offset: i64) -> BatchResult {
-    BatchResult { error_code, base_offset: -1, log_append_time: Timestamp(-1), log_start_offset, duplicate: false }
+    BatchResult {
+        error_code,
+        base_offset: -1,
+        log_append_time: Timestamp(-1),
+        log_start_offset,
+        duplicate: false,
+    }
 }
 
 /// A broker has checked the batch itself; this is what would break the shard.
@@ -342,7 +512,12 @@ impl Accepted {
         let at = *self.index.entry(id).or_insert(next);
         match self.partitions.get_mut(at) {
             Some(partition) => partition.batches.push(batch),
-            None => self.partitions.push(PartitionBatches { partition: id, num, base_offset, batches: vec![batch] }),
+            None => self.partitions.push(PartitionBatches {
+                partition: id,
+                num,
+                base_offset,
+                batches: vec![batch],
+            }),
         }
     }
 }

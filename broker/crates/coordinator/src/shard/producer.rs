@@ -66,7 +66,10 @@ pub fn judge(known: Option<&Producer>, epoch: i16, base_sequence: i32, last_sequ
     if let Some(first) = known.batches.iter().find(same) {
         return Verdict::Duplicate(*first);
     }
-    let expected = known.batches.last().map(|last| last.last_sequence.wrapping_add(1) & i32::MAX);
+    let expected = known
+        .batches
+        .last()
+        .map(|last| last.last_sequence.wrapping_add(1) & i32::MAX);
     if expected.is_none_or(|expected| expected == base_sequence) {
         Verdict::Next
     } else {
@@ -78,7 +81,11 @@ pub fn judge(known: Option<&Producer>, epoch: i16, base_sequence: i32, last_sequ
 pub fn accepted(known: Option<Producer>, epoch: i16, batch: Remembered, at: Timestamp) -> Producer {
     let mut producer = match known {
         Some(known) if known.epoch == epoch => known,
-        _ => Producer { epoch, used_at: at, batches: Vec::with_capacity(REMEMBERED) },
+        _ => Producer {
+            epoch,
+            used_at: at,
+            batches: Vec::with_capacity(REMEMBERED),
+        },
     };
     if producer.batches.len() >= REMEMBERED {
         producer.batches.remove(0);
@@ -106,7 +113,10 @@ impl Producer {
     /// Reads what [`Producer::pack`] wrote.
     pub fn unpack(epoch: i16, used_at: Timestamp, mut packed: &[u8]) -> Result<Producer, StateError> {
         if packed.is_empty() || !packed.len().is_multiple_of(PACKED) {
-            return Err(StateError::View(format!("a producer's batches take {} bytes", packed.len())));
+            return Err(StateError::View(format!(
+                "a producer's batches take {} bytes",
+                packed.len()
+            )));
         }
         let mut batches = Vec::with_capacity(REMEMBERED);
         while packed.has_remaining() {
@@ -117,6 +127,10 @@ impl Producer {
                 log_append_time: Timestamp(packed.get_i64()),
             });
         }
-        Ok(Producer { epoch, used_at, batches })
+        Ok(Producer {
+            epoch,
+            used_at,
+            batches,
+        })
     }
 }

@@ -24,16 +24,24 @@ struct Bounds {
 }
 
 fn bounds(db: &Connection, id: &TopicPartition) -> Result<Option<Bounds>> {
-    db.prepare_cached("SELECT num, log_start, high_watermark FROM partitions WHERE topic = ? AND partition = ?")?
-        .query_row((id.topic.0.as_bytes(), id.partition), |row| {
-            Ok(Bounds { num: row.get(0)?, log_start: row.get(1)?, high_watermark: row.get(2)? })
+    db.prepare_cached(
+        "SELECT num, log_start, high_watermark FROM partitions WHERE topic = ? AND partition = ?",
+    )?
+    .query_row((id.topic.0.as_bytes(), id.partition), |row| {
+        Ok(Bounds {
+            num: row.get(0)?,
+            log_start: row.get(1)?,
+            high_watermark: row.get(2)?,
         })
-        .optional()
+    })
+    .optional()
 }
 
 /// The last slot that is applied.
 pub fn applied(db: &Connection) -> Result<LogOffset> {
-    let applied: i64 = db.prepare_cached("SELECT applied FROM meta")?.query_row((), |row| row.get(0))?;
+    let applied: i64 = db
+        .prepare_cached("SELECT applied FROM meta")?
+        .query_row((), |row| row.get(0))?;
     Ok(LogOffset(u64::try_from(applied).unwrap_or(0)))
 }
 
@@ -65,8 +73,9 @@ pub fn find_batches(
     partitions: &[FindBatchesPartition],
     max_bytes: u32,
 ) -> Result<Vec<FindBatchesResult>> {
-    let mut select =
-        db.prepare_cached(&format!("{BATCH} WHERE b.num = ? AND b.last_offset >= ? ORDER BY b.last_offset"))?;
+    let mut select = db.prepare_cached(&format!(
+        "{BATCH} WHERE b.num = ? AND b.last_offset >= ? ORDER BY b.last_offset"
+    ))?;
     let mut left = i64::from(max_bytes);
     let mut named = 0;
     let mut results = Vec::with_capacity(partitions.len());
@@ -111,7 +120,12 @@ pub fn list_offsets(db: &Connection, partitions: &[ListOffsetsPartition]) -> Res
 }
 
 fn list_offset(db: &Connection, wanted: &ListOffsetsPartition) -> Result<ListOffsetsResult> {
-    let plain = |error_code, offset| ListOffsetsResult { error_code, offset, timestamp: Timestamp(-1), batch: None };
+    let plain = |error_code, offset| ListOffsetsResult {
+        error_code,
+        offset,
+        timestamp: Timestamp(-1),
+        batch: None,
+    };
     let Some(bounds) = bounds(db, &wanted.partition)? else {
         return Ok(plain(codes::UNKNOWN_TOPIC_OR_PARTITION, -1));
     };
@@ -131,13 +145,26 @@ fn list_offset(db: &Connection, wanted: &ListOffsetsPartition) -> Result<ListOff
             let sql = format!(
                 "{BATCH} WHERE b.num = ? AND b.last_offset >= ? AND b.timestamp >= ? ORDER BY b.last_offset LIMIT 1"
             );
-            db.prepare_cached(&sql)?.query_row((first.0, first.1, time), coordinate).optional()?
+            db.prepare_cached(&sql)?
+                .query_row((first.0, first.1, time), coordinate)
+                .optional()?
         }
         _ => return Ok(plain(codes::INVALID_REQUEST, -1)),
     };
-    let Some(batch) = batch else { return Ok(plain(codes::NONE, -1)) };
-    let offset = if wanted.timestamp == -3 { batch.last_offset } else { batch.base_offset.max(bounds.log_start) };
-    Ok(ListOffsetsResult { error_code: codes::NONE, offset, timestamp: batch.max_timestamp, batch: Some(batch) })
+    let Some(batch) = batch else {
+        return Ok(plain(codes::NONE, -1));
+    };
+    let offset = if wanted.timestamp == -3 {
+        batch.last_offset
+    } else {
+        batch.base_offset.max(bounds.log_start)
+    };
+    Ok(ListOffsetsResult {
+        error_code: codes::NONE,
+        offset,
+        timestamp: batch.max_timestamp,
+        batch: Some(batch),
+    })
 }
 
 /// The time of the oldest live file (-1: none), and which of `objects` this shard still has to do with.
@@ -175,16 +202,25 @@ pub fn dead_files(db: &Connection, state: i64, older_than: Timestamp, limit: usi
     let files = select.query_map((state, older_than.0, limit.cast_signed() as i64), |row| {
         let owners: Vec<u8> = row.get(2)?;
         let size: i64 = row.get(1)?;
-        Ok(DeadFile { object: uuid(row, 0)?, size: size.cast_unsigned(), owners: unpack_owners(&owners) })
+        Ok(DeadFile {
+            object: uuid(row, 0)?,
+            size: size.cast_unsigned(),
+            owners: unpack_owners(&owners),
+        })
     })?;
     files.collect()
 }
 
 /// All partitions.
 pub fn partitions(db: &Connection) -> Result<Vec<TopicPartition>> {
-    let mut select = db.prepare_cached("SELECT topic, partition FROM partitions ORDER BY topic, partition")?;
-    let rows =
-        select.query_map((), |row| Ok(TopicPartition { topic: TopicId(uuid(row, 0)?), partition: row.get(1)? }))?;
+    let mut select =
+        db.prepare_cached("SELECT topic, partition FROM partitions ORDER BY topic, partition")?;
+    let rows = select.query_map((), |row| {
+        Ok(TopicPartition {
+            topic: TopicId(uuid(row, 0)?),
+            partition: row.get(1)?,
+        })
+    })?;
     rows.collect()
 }
 
@@ -209,10 +245,16 @@ pub fn retention(
     let row = db
         .prepare_cached("SELECT num, log_start, bytes FROM partitions WHERE topic = ? AND partition = ?")?
         .query_row((id.topic.0.as_bytes(), id.partition), |row| {
-            Ok((row.get::<_, u32>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+            Ok((
+                row.get::<_, u32>(0)?,
+                row.get::<_, i64>(1)?,
+                row.get::<_, i64>(2)?,
+            ))
         })
         .optional()?;
-    let Some((num, log_start, bytes)) = row else { return Ok(None) };
+    let Some((num, log_start, bytes)) = row else {
+        return Ok(None);
+    };
     // What is below the log start is not purged yet, but counts no more.
     let garbage: i64 = db
         .prepare_cached("SELECT ifnull(sum(size), 0) FROM batches WHERE num = ? AND last_offset < ?")?
@@ -236,13 +278,21 @@ pub fn retention(
         }
         bytes -= size;
         batches += 1;
-        boundary = Some(Boundary { offset: last_offset + 1, batches });
+        boundary = Some(Boundary {
+            offset: last_offset + 1,
+            batches,
+        });
     }
     Ok(boundary)
 }
 
 /// Producers unused since before `before`, from the key `after` on.
-pub fn idle_producers(db: &Connection, before: Timestamp, after: (u32, i64), limit: usize) -> Result<Vec<(u32, i64)>> {
+pub fn idle_producers(
+    db: &Connection,
+    before: Timestamp,
+    after: (u32, i64),
+    limit: usize,
+) -> Result<Vec<(u32, i64)>> {
     let mut select = db.prepare_cached(
         "SELECT num, producer FROM producers WHERE (num, producer) > (?, ?) AND used_at < ? ORDER BY num, producer LIMIT ?",
     )?;
@@ -257,7 +307,10 @@ pub fn old_results(db: &Connection, before: Timestamp, after: u64, limit: usize)
     let mut select = db.prepare_cached(
         "SELECT id FROM files WHERE id > ? AND committed_at < ? AND results IS NOT NULL ORDER BY id LIMIT ?",
     )?;
-    let rows = select.query_map((after.cast_signed(), before.0, limit.cast_signed() as i64), file_id)?;
+    let rows = select.query_map(
+        (after.cast_signed(), before.0, limit.cast_signed() as i64),
+        file_id,
+    )?;
     rows.collect()
 }
 
@@ -266,7 +319,10 @@ pub fn old_tombstones(db: &Connection, before: Timestamp, limit: usize) -> Resul
     let mut select = db.prepare_cached(
         "SELECT id FROM files WHERE state > 0 AND state = ? AND state_since < ? ORDER BY state_since LIMIT ?",
     )?;
-    let rows = select.query_map((file_state::TOMBSTONE, before.0, limit.cast_signed() as i64), file_id)?;
+    let rows = select.query_map(
+        (file_state::TOMBSTONE, before.0, limit.cast_signed() as i64),
+        file_id,
+    )?;
     rows.collect()
 }
 

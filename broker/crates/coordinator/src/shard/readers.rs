@@ -16,7 +16,10 @@ pub struct Readers {
 
 impl Readers {
     pub fn new(path: PathBuf) -> Self {
-        Self { path, idle: Mutex::default() }
+        Self {
+            path,
+            idle: Mutex::default(),
+        }
     }
 
     /// Runs `read` in one read transaction.

@@ -1,6 +1,7 @@
 //! The tables of the view, and how connections to it are set up.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 use uuid::Uuid;
@@ -99,7 +100,9 @@ pub mod file_state {
 /// Creates an empty view.
 pub fn create(path: &Path) -> rusqlite::Result<Connection> {
     let db = open(path)?;
-    db.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"))?;
+    db.execute_batch(&format!(
+        "BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"
+    ))?;
     Ok(db)
 }
 
@@ -108,6 +111,8 @@ pub fn create(path: &Path) -> rusqlite::Result<Connection> {
 pub fn open(path: &Path) -> rusqlite::Result<Connection> {
     let db = Connection::open(path)?;
     db.set_prepared_statement_cache_capacity(64);
+    // A checkpoint that meets a reader gives up at once: it must not hold up commits.
+    db.busy_timeout(Duration::ZERO)?;
     db.execute_batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_spill = OFF;
          PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = -131072; PRAGMA temp_store = MEMORY;",
@@ -117,7 +122,10 @@ pub fn open(path: &Path) -> rusqlite::Result<Connection> {
 
 /// Opens a view for reading.
 pub fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
-    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let db = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
     db.set_prepared_statement_cache_capacity(64);
     db.execute_batch("PRAGMA mmap_size = 4294967296; PRAGMA cache_size = -4096; PRAGMA query_only = ON;")?;
     Ok(db)

@@ -17,9 +17,10 @@ use super::tail::{News, Tail};
 use super::{Command, Output, ShardState, queries, schema};
 use crate::codes;
 use crate::protocol::{
-    CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest, DeleteRecordsResponse,
-    DeleteTopicsRequest, DescribeFilesRequest, DescribeFilesResponse, ErrorResponse, FindBatchesRequest,
-    FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse, TailRequest, TailResponse,
+    CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest,
+    DeleteRecordsResponse, DeleteTopicsRequest, DescribeFilesRequest, DescribeFilesResponse, ErrorResponse,
+    FindBatchesRequest, FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse,
+    TailRequest, TailResponse,
 };
 use crate::replica::{self, End, Options, ReplicaError, ReplicaHandle, StateError, Status};
 
@@ -68,7 +69,12 @@ fn code_of<T>(result: &Result<T, ReplicaError>) -> i16 {
 
 impl ShardService {
     /// Starts to take the shard over: fences whoever leads it, rebuilds the view, then serves. Returns at once.
-    pub fn start(env: &Env, options: ShardOptions, log: Arc<dyn MetadataLog>, owner: Owner) -> Result<Self, StateError> {
+    pub fn start(
+        env: &Env,
+        options: ShardOptions,
+        log: Arc<dyn MetadataLog>,
+        owner: Owner,
+    ) -> Result<Self, StateError> {
         let shard = options.shard;
         let dir = options.data_dir.join("shards").join(shard.to_string());
         let tail = Arc::new(Tail::default());
@@ -78,7 +84,15 @@ impl ShardService {
         let replica = replica::start(env, &name, log, state, owner, options.replica)
             .map_err(|error| StateError::View(format!("thread {name}: {error}")))?;
         let readers = Arc::new(Readers::new(view(&dir)));
-        Ok(Self { env: env.clone(), shard, replica, readers, tail, dir, truncate_wal })
+        Ok(Self {
+            env: env.clone(),
+            shard,
+            replica,
+            readers,
+            tail,
+            dir,
+            truncate_wal,
+        })
     }
 
     /// Which shard this is.
@@ -147,35 +161,57 @@ impl ShardService {
 
     /// `DisklessCreatePartitions`
     pub async fn create_partitions(&self, request: CreatePartitionsRequest) -> ErrorResponse {
-        ErrorResponse { error_code: code_of(&self.submit(Command::CreatePartitions(request)).await) }
+        ErrorResponse {
+            error_code: code_of(&self.submit(Command::CreatePartitions(request)).await),
+        }
     }
 
     /// `DisklessDeleteTopics`
     pub async fn delete_topics(&self, request: DeleteTopicsRequest) -> ErrorResponse {
-        ErrorResponse { error_code: code_of(&self.submit(Command::DeleteTopics(request.topics)).await) }
+        ErrorResponse {
+            error_code: code_of(&self.submit(Command::DeleteTopics(request.topics)).await),
+        }
     }
 
     /// `DisklessCommitFile`
     pub async fn commit_file(&self, request: CommitFileRequest) -> CommitFileResponse {
         match self.submit(Command::CommitFile(request)).await {
             Ok(Output::Committed { error_code, batches }) => CommitFileResponse { error_code, batches },
-            other => CommitFileResponse { error_code: unexpected(&other), batches: Vec::new() },
+            other => CommitFileResponse {
+                error_code: unexpected(&other),
+                batches: Vec::new(),
+            },
         }
     }
 
     /// `DisklessDeleteRecords`
     pub async fn delete_records(&self, request: DeleteRecordsRequest) -> DeleteRecordsResponse {
         match self.submit(Command::DeleteRecords(request.partitions)).await {
-            Ok(Output::RecordsDeleted(partitions)) => DeleteRecordsResponse { error_code: codes::NONE, partitions },
-            other => DeleteRecordsResponse { error_code: unexpected(&other), partitions: Vec::new() },
+            Ok(Output::RecordsDeleted(partitions)) => DeleteRecordsResponse {
+                error_code: codes::NONE,
+                partitions,
+            },
+            other => DeleteRecordsResponse {
+                error_code: unexpected(&other),
+                partitions: Vec::new(),
+            },
         }
     }
 
     /// `DisklessListOffsets`; strict.
     pub async fn list_offsets(&self, request: ListOffsetsRequest) -> ListOffsetsResponse {
-        match self.strict_read(|db| queries::list_offsets(db, &request.partitions)).await {
-            Ok(partitions) => ListOffsetsResponse { error_code: codes::NONE, partitions },
-            Err(error) => ListOffsetsResponse { error_code: error_code(&error), partitions: Vec::new() },
+        match self
+            .strict_read(|db| queries::list_offsets(db, &request.partitions))
+            .await
+        {
+            Ok(partitions) => ListOffsetsResponse {
+                error_code: codes::NONE,
+                partitions,
+            },
+            Err(error) => ListOffsetsResponse {
+                error_code: error_code(&error),
+                partitions: Vec::new(),
+            },
         }
     }
 
@@ -186,20 +222,37 @@ impl ShardService {
             Ok((queries::applied(db)?, partitions))
         });
         match found.await {
-            Ok((applied, partitions)) => FindBatchesResponse { error_code: codes::NONE, applied, partitions },
-            Err(error) => {
-                FindBatchesResponse { error_code: error_code(&error), applied: LogOffset(0), partitions: Vec::new() }
-            }
+            Ok((applied, partitions)) => FindBatchesResponse {
+                error_code: codes::NONE,
+                applied,
+                partitions,
+            },
+            Err(error) => FindBatchesResponse {
+                error_code: error_code(&error),
+                applied: LogOffset(0),
+                partitions: Vec::new(),
+            },
         }
     }
 
     /// `DisklessDescribeFiles`; strict, because objects are deleted by what it says.
     pub async fn describe_files(&self, request: DescribeFilesRequest) -> DescribeFilesResponse {
-        match self.strict_read(|db| queries::describe_files(db, &request.objects)).await {
-            Ok((oldest_file, known)) => DescribeFilesResponse { error_code: codes::NONE, oldest_file, known },
+        match self
+            .strict_read(|db| queries::describe_files(db, &request.objects))
+            .await
+        {
+            Ok((oldest_file, known)) => DescribeFilesResponse {
+                error_code: codes::NONE,
+                oldest_file,
+                known,
+            },
             Err(error) => {
                 let error_code = error_code(&error);
-                DescribeFilesResponse { error_code, oldest_file: Timestamp(-1), known: Vec::new() }
+                DescribeFilesResponse {
+                    error_code,
+                    oldest_file: Timestamp(-1),
+                    known: Vec::new(),
+                }
             }
         }
     }
@@ -212,15 +265,29 @@ impl ShardService {
         loop {
             if let Err(error) = self.replica.check_leading() {
                 let (next, partitions) = (request.from, Vec::new());
-                return TailResponse { error_code: error_code(&error), reset: false, next, partitions };
+                return TailResponse {
+                    error_code: error_code(&error),
+                    reset: false,
+                    next,
+                    partitions,
+                };
             }
-            let News { reset, next: end, updates } = {
+            let News {
+                reset,
+                next: end,
+                updates,
+            } = {
                 next.mark_unchanged();
                 self.tail.read(request.from)
             };
             let late = self.env.instant() >= deadline;
             if reset || late || !updates.is_empty() {
-                return TailResponse { error_code: codes::NONE, reset, next: end, partitions: updates };
+                return TailResponse {
+                    error_code: codes::NONE,
+                    reset,
+                    next: end,
+                    partitions: updates,
+                };
             }
             tokio::select! {
                 biased;
@@ -233,11 +300,17 @@ impl ShardService {
 
     /// `DisklessHandOverFile`
     pub async fn hand_over_file(&self, request: HandOverFileRequest) -> ErrorResponse {
-        let HandOverFileRequest { object, size, owners, .. } = request;
+        let HandOverFileRequest {
+            object, size, owners, ..
+        } = request;
         if owners.first() != Some(&self.shard) {
-            return ErrorResponse { error_code: codes::INVALID_REQUEST };
+            return ErrorResponse {
+                error_code: codes::INVALID_REQUEST,
+            };
         }
-        ErrorResponse { error_code: code_of(&self.submit(Command::TakeOverFile { object, size, owners }).await) }
+        ErrorResponse {
+            error_code: code_of(&self.submit(Command::TakeOverFile { object, size, owners }).await),
+        }
     }
 
     /// Copies what the WAL holds into the database, beside the leader, and has the leader start the WAL anew.
@@ -260,5 +333,8 @@ impl ShardService {
 
 /// The code for an answer of the wrong kind, which does not exist, or for none.
 fn unexpected(result: &Result<Output, ReplicaError>) -> i16 {
-    result.as_ref().err().map_or(codes::COORDINATOR_NOT_AVAILABLE, error_code)
+    result
+        .as_ref()
+        .err()
+        .map_or(codes::COORDINATOR_NOT_AVAILABLE, error_code)
 }

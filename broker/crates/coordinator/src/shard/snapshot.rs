@@ -39,13 +39,23 @@ pub fn stage(dir: &Path, offset: LogOffset, snapshot: &[u8]) -> Result<PathBuf, 
     let corrupt = |what: String| StateError::Corrupt(format!("snapshot at {offset}: {what}"));
     let staged = dir.join("staged.db");
     remove(&staged)?;
-    let rest = snapshot.strip_prefix(MAGIC).ok_or_else(|| corrupt("not a shard snapshot".to_owned()))?;
-    let (version, frame) = rest.split_first_chunk().ok_or_else(|| corrupt("ends early".to_owned()))?;
+    let rest = snapshot
+        .strip_prefix(MAGIC)
+        .ok_or_else(|| corrupt("not a shard snapshot".to_owned()))?;
+    let (version, frame) = rest
+        .split_first_chunk()
+        .ok_or_else(|| corrupt("ends early".to_owned()))?;
     let version = i32::from_be_bytes(*version);
     if version != schema::VERSION {
-        return Err(corrupt(format!("has schema {version}, this build reads {}", schema::VERSION)));
+        return Err(corrupt(format!(
+            "has schema {version}, this build reads {}",
+            schema::VERSION
+        )));
     }
-    let mut file = BufWriter::with_capacity(1 << 20, std::fs::File::create(&staged).map_err(|e| file_error(&staged, &e))?);
+    let mut file = BufWriter::with_capacity(
+        1 << 20,
+        std::fs::File::create(&staged).map_err(|e| file_error(&staged, &e))?,
+    );
     let mut frame = zstd::stream::read::Decoder::new(frame).map_err(|e| corrupt(e.to_string()))?;
     let mut buffer = vec![0; 1 << 18];
     loop {
@@ -66,6 +76,7 @@ pub fn stage(dir: &Path, offset: LogOffset, snapshot: &[u8]) -> Result<PathBuf, 
 fn applied(path: &Path) -> Result<LogOffset, StateError> {
     let db = rusqlite::Connection::open(path)?;
     let applied: i64 = db.query_row("SELECT applied FROM meta", (), |row| row.get(0))?;
-    let applied = u64::try_from(applied).map_err(|_| StateError::View("nothing is applied yet".to_owned()))?;
+    let applied =
+        u64::try_from(applied).map_err(|_| StateError::View("nothing is applied yet".to_owned()))?;
     Ok(LogOffset(applied))
 }

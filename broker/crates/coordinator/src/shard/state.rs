@@ -33,7 +33,13 @@ pub struct Partition {
 
 impl Partition {
     pub(super) fn new(num: u32) -> Self {
-        Self { num, log_start: 0, high_watermark: 0, bytes: 0, append_time: Timestamp(-1) }
+        Self {
+            num,
+            log_start: 0,
+            high_watermark: 0,
+            bytes: 0,
+            append_time: Timestamp(-1),
+        }
     }
 }
 
@@ -92,7 +98,12 @@ impl From<rusqlite::Error> for StateError {
 impl ShardState {
     /// An empty state in `dir`. A view that an earlier life left there is deleted, in whatever condition: it is never
     /// synced, so only what snapshot and log say is trusted.
-    pub fn create(shard: ShardId, dir: &Path, tail: Arc<Tail>, truncate_wal: Arc<AtomicBool>) -> Result<Self, StateError> {
+    pub fn create(
+        shard: ShardId,
+        dir: &Path,
+        tail: Arc<Tail>,
+        truncate_wal: Arc<AtomicBool>,
+    ) -> Result<Self, StateError> {
         std::fs::create_dir_all(dir).map_err(|e| file_error(dir, &e))?;
         remove(&view(dir))?;
         let db = schema::create(&view(dir))?;
@@ -117,14 +128,18 @@ impl ShardState {
         let (applied, counters) = self.db.query_row(sql, (), |row| {
             let applied: i64 = row.get(0)?;
             let next_file: i64 = row.get(1)?;
-            let counters =
-                Counters { next_file: next_file.cast_unsigned(), next_num: row.get(2)?, log_time: Timestamp(row.get(3)?) };
+            let counters = Counters {
+                next_file: next_file.cast_unsigned(),
+                next_num: row.get(2)?,
+                log_time: Timestamp(row.get(3)?),
+            };
             Ok((applied, counters))
         })?;
         self.applied = u64::try_from(applied).ok().map(LogOffset);
         self.counters = counters;
         self.partitions.clear();
-        let sql = "SELECT topic, partition, num, log_start, high_watermark, bytes, append_time FROM partitions";
+        let sql =
+            "SELECT topic, partition, num, log_start, high_watermark, bytes, append_time FROM partitions";
         let mut select = self.db.prepare(sql)?;
         let mut rows = select.query(())?;
         while let Some(row) = rows.next()? {
@@ -136,7 +151,10 @@ impl ShardState {
                 bytes: bytes.cast_unsigned(),
                 append_time: Timestamp(row.get(6)?),
             };
-            let id = TopicPartition { topic: TopicId(schema::uuid(row, 0)?), partition: row.get(1)? };
+            let id = TopicPartition {
+                topic: TopicId(schema::uuid(row, 0)?),
+                partition: row.get(1)?,
+            };
             self.partitions.insert(id, partition);
         }
         drop(rows);
@@ -173,14 +191,25 @@ impl ShardState {
         if let Some(pending) = self.pending.files.get(object) {
             return Ok(Some(pending.clone()));
         }
-        let mut select = self.db.prepare_cached("SELECT results, state, owners FROM files WHERE object = ?")?;
+        let mut select = self
+            .db
+            .prepare_cached("SELECT results, state, owners FROM files WHERE object = ?")?;
         let row = select.query_row((object.as_bytes(),), |row| {
-            Ok((row.get::<_, Option<Vec<u8>>>(0)?, row.get::<_, i64>(1)?, row.get::<_, Vec<u8>>(2)?))
+            Ok((
+                row.get::<_, Option<Vec<u8>>>(0)?,
+                row.get::<_, i64>(1)?,
+                row.get::<_, Vec<u8>>(2)?,
+            ))
         });
-        let Some((results, state, owners)) = row.optional()? else { return Ok(None) };
+        let Some((results, state, owners)) = row.optional()? else {
+            return Ok(None);
+        };
         let held = owners.starts_with(&self.shard.0.to_be_bytes());
         let settled = state == schema::file_state::TOMBSTONE || held;
-        Ok(Some(File { results: results.map(Bytes::from), settled }))
+        Ok(Some(File {
+            results: results.map(Bytes::from),
+            settled,
+        }))
     }
 
     fn checkpoint_if_due(&self) -> Result<(), StateError> {
@@ -188,14 +217,19 @@ impl ShardState {
         let wal = self.dir.join("view.db-wal");
         if asked || std::fs::metadata(wal).map_or(0, |m| m.len()) > WAL_LIMIT {
             // A reader that is in the way only puts it off.
-            self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
+            self.db
+                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
         }
         Ok(())
     }
 }
 
 /// A committed producer.
-pub(super) fn read_producer(db: &Connection, num: u32, producer: i64) -> Result<Option<Producer>, StateError> {
+pub(super) fn read_producer(
+    db: &Connection,
+    num: u32,
+    producer: i64,
+) -> Result<Option<Producer>, StateError> {
     let mut select =
         db.prepare_cached("SELECT epoch, used_at, batches FROM producers WHERE num = ? AND producer = ?")?;
     let mut rows = select.query((num, producer))?;
@@ -214,7 +248,9 @@ pub(super) fn remove(path: &Path) -> Result<(), StateError> {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         match std::fs::remove_file(Path::new(&name)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(file_error(path, &error)),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(file_error(path, &error));
+            }
             _ => {}
         }
     }
@@ -230,10 +266,17 @@ impl StateMachine for ShardState {
     type Output = Output;
 
     fn speculate(&mut self, now: Timestamp, command: &Command) -> Result<Speculated<Output>, StateError> {
+        if self.db.is_autocommit() {
+            // One read transaction for all that is judged on the same committed state: locks are taken once.
+            self.db.prepare_cached("BEGIN")?.execute(())?;
+        }
         self.judge(now, command)
     }
 
     fn rollback(&mut self) -> Result<(), StateError> {
+        if !self.db.is_autocommit() {
+            self.db.prepare_cached("ROLLBACK")?.execute(())?;
+        }
         self.forget_pending();
         Ok(())
     }
@@ -244,7 +287,9 @@ impl StateMachine for ShardState {
             return Ok(());
         }
         if offset > expected {
-            return Err(StateError::Corrupt(format!("slot {offset} follows, but {expected} is next")));
+            return Err(StateError::Corrupt(format!(
+                "slot {offset} follows, but {expected} is next"
+            )));
         }
         self.apply_slot(offset, entries)?;
         self.forget_pending();

@@ -42,7 +42,10 @@ pub struct News {
 
 impl Default for Tail {
     fn default() -> Self {
-        Self { ring: Mutex::default(), next: watch::Sender::new(LogOffset(0)) }
+        Self {
+            ring: Mutex::default(),
+            next: watch::Sender::new(LogOffset(0)),
+        }
     }
 }
 
@@ -53,7 +56,11 @@ fn weight(updates: &[TailUpdate]) -> usize {
 impl Tail {
     /// Forgets everything: the state was replaced, and `next` is the next slot.
     pub fn restart(&self, next: LogOffset) {
-        *self.ring.lock() = Ring { start: next, next, ..Ring::default() };
+        *self.ring.lock() = Ring {
+            start: next,
+            next,
+            ..Ring::default()
+        };
         self.next.send_replace(next);
     }
 
@@ -67,7 +74,9 @@ impl Tail {
                 ring.slots.push_back((offset, updates));
             }
             while ring.weight > KEEP {
-                let Some((dropped, updates)) = ring.slots.pop_front() else { break };
+                let Some((dropped, updates)) = ring.slots.pop_front() else {
+                    break;
+                };
                 ring.weight -= weight(&updates);
                 ring.start = dropped.next();
             }
@@ -84,7 +93,11 @@ impl Tail {
     pub fn read(&self, from: LogOffset) -> News {
         let ring = self.ring.lock();
         if from < ring.start || from > ring.next {
-            return News { reset: true, next: ring.next, updates: Vec::new() };
+            return News {
+                reset: true,
+                next: ring.next,
+                updates: Vec::new(),
+            };
         }
         let mut next = ring.next;
         let mut taken = 0;
@@ -110,6 +123,10 @@ impl Tail {
                 }
             }
         }
-        News { reset: false, next, updates }
+        News {
+            reset: false,
+            next,
+            updates,
+        }
     }
 }

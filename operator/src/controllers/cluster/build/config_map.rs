@@ -47,6 +47,8 @@ fn toml(cluster: &ValidatedCluster, set: Set<'_>) -> String {
     let mut file = Table::new();
     match set {
         Set::Coordinators => {
+            // Which zone the scheduler picks is not known here. No zone of brokers can have this name.
+            node.insert("zone".to_owned(), "coordinators".into());
             let partitions = cluster.coordinators.metadata_partitions;
             file.insert(
                 "coordinator".to_owned(),
@@ -66,7 +68,7 @@ fn toml(cluster: &ValidatedCluster, set: Set<'_>) -> String {
             ];
             file.insert("listeners".to_owned(), table(listeners).into());
             if let Some(limit) = cluster.broker_memory_limit {
-                let quarter = limit / 4;
+                let quarter = (limit / 4).max(MEMORY_MIN);
                 let produce = quarter.min(PRODUCE_MEMORY_MAX);
                 file.insert(
                     "produce".to_owned(),
@@ -88,6 +90,8 @@ fn toml(cluster: &ValidatedCluster, set: Set<'_>) -> String {
     file.to_string()
 }
 
+/// Brokers refuse less.
+const MEMORY_MIN: i64 = 1024 * 1024;
 /// More unacknowledged data than this does not make a broker faster.
 const PRODUCE_MEMORY_MAX: i64 = 256 * 1024 * 1024;
 

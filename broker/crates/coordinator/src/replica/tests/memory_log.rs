@@ -1,5 +1,9 @@
 //! A metadata log in memory that a test can slow down, stop and take over.
-#![allow(missing_docs, dead_code, reason = "shared by tests and the benchmark, which use parts of it")]
+#![allow(
+    missing_docs,
+    dead_code,
+    reason = "shared by tests and the benchmark, which use parts of it"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,13 +41,21 @@ struct State {
 }
 
 pub fn owner(node_id: i32) -> Owner {
-    Owner { node_id, incarnation: uuid::Uuid::from_u128(7), address: format!("node{node_id}:9190") }
+    Owner {
+        node_id,
+        incarnation: uuid::Uuid::from_u128(7),
+        address: format!("node{node_id}:9190"),
+    }
 }
 
 impl MemoryLog {
     pub fn new(env: &Env) -> MemoryLog {
         let (env, gate) = (env.clone(), watch::Sender::new(true));
-        MemoryLog(Arc::new(Inner { env, state: Mutex::default(), gate }))
+        MemoryLog(Arc::new(Inner {
+            env,
+            state: Mutex::default(),
+            gate,
+        }))
     }
 
     /// Appends wait until the gate is opened again.
@@ -67,7 +79,14 @@ impl MemoryLog {
 
     /// Slots with entries.
     pub fn slots(&self) -> Vec<Slot> {
-        self.0.state.lock().slots.iter().filter(|slot| !slot.entries.is_empty()).cloned().collect()
+        self.0
+            .state
+            .lock()
+            .slots
+            .iter()
+            .filter(|slot| !slot.entries.is_empty())
+            .cloned()
+            .collect()
     }
 
     pub fn log_start(&self) -> LogOffset {
@@ -97,11 +116,28 @@ impl MetadataLog for MemoryLog {
         }
         state.epoch += 1;
         state.owner = Some(owner);
-        let (epoch, offset) = (Epoch(state.epoch), LogOffset(state.log_start + state.slots.len() as u64));
-        state.slots.push(Slot { offset, epoch, entries: Vec::new() });
-        let writer = Box::new(MemoryWriter { log: self.clone(), epoch, confirmed_at: self.0.env.instant() });
+        let (epoch, offset) = (
+            Epoch(state.epoch),
+            LogOffset(state.log_start + state.slots.len() as u64),
+        );
+        state.slots.push(Slot {
+            offset,
+            epoch,
+            entries: Vec::new(),
+        });
+        let writer = Box::new(MemoryWriter {
+            log: self.clone(),
+            epoch,
+            confirmed_at: self.0.env.instant(),
+        });
         let (snapshot, log_start) = (state.snapshot.clone(), LogOffset(state.log_start));
-        Ok(Opened { writer, epoch, snapshot, log_start, tail: offset.next() })
+        Ok(Opened {
+            writer,
+            epoch,
+            snapshot,
+            log_start,
+            tail: offset.next(),
+        })
     }
 
     async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError> {
@@ -111,11 +147,15 @@ impl MetadataLog for MemoryLog {
             return Err(LogError::Trimmed { log_start });
         }
         let mut bytes = 0;
-        let slots = state.slots.iter().filter(|slot| slot.offset >= from).take_while(|slot| {
-            let room = bytes < max_bytes;
-            bytes += slot.entries.iter().map(Bytes::len).sum::<usize>();
-            room
-        });
+        let slots = state
+            .slots
+            .iter()
+            .filter(|slot| slot.offset >= from)
+            .take_while(|slot| {
+                let room = bytes < max_bytes;
+                bytes += slot.entries.iter().map(Bytes::len).sum::<usize>();
+                room
+            });
         Ok(slots.cloned().collect())
     }
 
@@ -127,12 +167,22 @@ impl MetadataLog for MemoryLog {
         let key = format!("snapshot/{offset}");
         let size = body.iter().map(|bytes| bytes.len() as u64).sum();
         self.0.state.lock().snapshots.insert(key.clone(), body);
-        Ok(SnapshotRef { offset, key, size, sha256: [0; 32], chain: [0; 32] })
+        Ok(SnapshotRef {
+            offset,
+            key,
+            size,
+            sha256: [0; 32],
+            chain: [0; 32],
+        })
     }
 
     async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError> {
         let state = self.0.state.lock();
-        state.snapshots.get(&snapshot.key).cloned().ok_or_else(|| LogError::Corrupt(snapshot.key.clone()))
+        state
+            .snapshots
+            .get(&snapshot.key)
+            .cloned()
+            .ok_or_else(|| LogError::Corrupt(snapshot.key.clone()))
     }
 
     async fn sweep(&self) -> Result<usize, LogError> {
@@ -151,7 +201,10 @@ impl MemoryWriter {
         if state.epoch == self.epoch.0 {
             return Ok(());
         }
-        Err(LogError::Fenced { epoch: Epoch(state.epoch), owner: state.owner.clone() })
+        Err(LogError::Fenced {
+            epoch: Epoch(state.epoch),
+            owner: state.owner.clone(),
+        })
     }
 }
 
@@ -176,12 +229,20 @@ impl LogWriter for MemoryWriter {
         let mut state = self.log.0.state.lock();
         self.check_epoch(&state)?;
         let offset = LogOffset(state.log_start + state.slots.len() as u64);
-        state.slots.push(Slot { offset, epoch: self.epoch, entries });
+        state.slots.push(Slot {
+            offset,
+            epoch: self.epoch,
+            entries,
+        });
         self.confirmed_at = start;
         Ok(offset)
     }
 
-    async fn install_snapshot(&mut self, snapshot: SnapshotRef, log_start: LogOffset) -> Result<(), LogError> {
+    async fn install_snapshot(
+        &mut self,
+        snapshot: SnapshotRef,
+        log_start: LogOffset,
+    ) -> Result<(), LogError> {
         let mut state = self.log.0.state.lock();
         self.check_epoch(&state)?;
         let log_start = log_start.min(snapshot.offset).0.max(state.log_start);

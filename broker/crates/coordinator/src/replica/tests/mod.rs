@@ -52,17 +52,32 @@ impl StateMachine for Sum {
     }
 
     fn snapshot(&mut self) -> Result<(LogOffset, Bytes), StateError> {
-        Ok((self.applied.unwrap(), Bytes::copy_from_slice(&self.committed.to_be_bytes())))
+        Ok((
+            self.applied.unwrap(),
+            Bytes::copy_from_slice(&self.committed.to_be_bytes()),
+        ))
     }
 
     fn restore(&mut self, offset: LogOffset, mut snapshot: Bytes) -> Result<(), StateError> {
-        *self = Sum { committed: snapshot.get_i64(), pending: 0, applied: Some(offset) };
+        *self = Sum {
+            committed: snapshot.get_i64(),
+            pending: 0,
+            applied: Some(offset),
+        };
         Ok(())
     }
 }
 
 fn lead(env: &Env, log: &MemoryLog, node: i32, options: Options) -> ReplicaHandle<Sum> {
-    start(env, "sum", Arc::new(log.clone()), Sum::default(), owner(node), options).unwrap()
+    start(
+        env,
+        "sum",
+        Arc::new(log.clone()),
+        Sum::default(),
+        owner(node),
+        options,
+    )
+    .unwrap()
 }
 
 async fn opened(env: &Env, log: &MemoryLog) -> ReplicaHandle<Sum> {
@@ -71,7 +86,11 @@ async fn opened(env: &Env, log: &MemoryLog) -> ReplicaHandle<Sum> {
     replica
 }
 
-fn submit(env: &Env, replica: &ReplicaHandle<Sum>, command: i64) -> env::JoinHandle<Result<i64, ReplicaError>> {
+fn submit(
+    env: &Env,
+    replica: &ReplicaHandle<Sum>,
+    command: i64,
+) -> env::JoinHandle<Result<i64, ReplicaError>> {
     let replica = replica.clone();
     env.spawn(async move { replica.submit(command).await })
 }
@@ -124,7 +143,11 @@ async fn what_changes_nothing_waits_for_what_it_rests_on() {
     let env = Env::simulated(1);
     let log = MemoryLog::new(&env);
     let replica = opened(&env, &log).await;
-    assert_eq!(replica.submit(0).await, Ok(0), "with nothing pending it is answered at once");
+    assert_eq!(
+        replica.submit(0).await,
+        Ok(0),
+        "with nothing pending it is answered at once"
+    );
     log.set_open(false);
     let first = submit(&env, &replica, 3);
     settle().await;
@@ -145,7 +168,11 @@ async fn what_changes_nothing_waits_for_what_it_rests_on() {
 async fn the_pipeline_is_bounded() {
     let env = Env::simulated(1);
     let log = MemoryLog::new(&env);
-    let options = Options { queue: 2, group_commands: 3, ..Options::default() };
+    let options = Options {
+        queue: 2,
+        group_commands: 3,
+        ..Options::default()
+    };
     let replica = lead(&env, &log, 1, options);
     replica.leading().await.unwrap();
     log.set_open(false);
@@ -175,7 +202,9 @@ async fn a_fenced_leader_fails_its_callers_and_leaves_nothing_behind() {
     log.set_open(true);
     assert_eq!(lost.await.unwrap(), Err(ReplicaError::NotLeader));
     assert_eq!(lost_too.await.unwrap(), Err(ReplicaError::NotLeader));
-    let End::Fenced { owner: by, .. } = old.ended().await else { panic!("not fenced") };
+    let End::Fenced { owner: by, .. } = old.ended().await else {
+        panic!("not fenced")
+    };
     assert_eq!(by, Some(owner(2)));
     assert_eq!(old.submit(1).await, Err(ReplicaError::NotLeader));
     assert_eq!(new.submit(1).await, Ok(2));
@@ -185,7 +214,11 @@ async fn a_fenced_leader_fails_its_callers_and_leaves_nothing_behind() {
 async fn a_barrier_asks_the_store_unless_leadership_is_fresh() {
     let env = Env::simulated(1);
     let log = MemoryLog::new(&env);
-    let options = Options { lease: Duration::from_millis(500), check_interval: Duration::MAX / 4, ..Options::default() };
+    let options = Options {
+        lease: Duration::from_millis(500),
+        check_interval: Duration::MAX / 4,
+        ..Options::default()
+    };
     let old = lead(&env, &log, 1, options);
     old.leading().await.unwrap();
     old.submit(1).await.unwrap();
@@ -207,7 +240,10 @@ async fn a_barrier_fails_when_leadership_cannot_be_confirmed() {
     let replica = opened(&env, &log).await;
     env.sleep(Duration::from_secs(3)).await;
     log.set_unavailable(true);
-    assert!(matches!(replica.barrier().await, Err(ReplicaError::Unavailable(_))));
+    assert!(matches!(
+        replica.barrier().await,
+        Err(ReplicaError::Unavailable(_))
+    ));
     log.set_unavailable(false);
     assert!(replica.barrier().await.is_ok());
 }
@@ -226,7 +262,10 @@ async fn an_idle_leader_notices_that_it_was_deposed() {
 async fn a_snapshot_shortens_the_log_and_is_what_the_next_leader_starts_from() {
     let env = Env::simulated(1);
     let log = MemoryLog::new(&env);
-    let options = Options { snapshot_slots: 10, ..Options::default() };
+    let options = Options {
+        snapshot_slots: 10,
+        ..Options::default()
+    };
     let replica = lead(&env, &log, 1, options.clone());
     replica.leading().await.unwrap();
     for _ in 0..35 {
@@ -274,7 +313,9 @@ async fn a_broken_state_ends_the_replica_and_says_why() {
     let env = Env::simulated(1);
     let log = MemoryLog::new(&env);
     let replica = opened(&env, &log).await;
-    assert!(matches!(replica.submit(-1).await, Err(ReplicaError::Unavailable(why)) if why.contains("negative")));
+    assert!(
+        matches!(replica.submit(-1).await, Err(ReplicaError::Unavailable(why)) if why.contains("negative"))
+    );
     assert!(matches!(replica.ended().await, End::Failed(_)));
     // The log is fine: another try leads it.
     assert_eq!(opened(&env, &log).await.submit(2).await, Ok(2));

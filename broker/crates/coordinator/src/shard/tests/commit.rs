@@ -41,7 +41,10 @@ fn a_second_commit_of_a_file_gets_the_first_answer_and_changes_nothing() {
         idem(P(), 5, 7, 0, 0),
         idem(P(), 5, 7, 0, 9),
         idem(P(), 5, 7, 0, 0),
-        BatchRequest { log_append_time: true, ..plain(tp(1, 1), 1) },
+        BatchRequest {
+            log_append_time: true,
+            ..plain(tp(1, 1), 1)
+        },
         plain(tp(9, 9), 1),
     ];
     let first = shard.commit(1, batches.clone());
@@ -68,7 +71,10 @@ fn a_second_commit_is_answered_from_what_is_pending() {
 fn a_different_file_under_the_same_name_is_refused() {
     let mut shard = shard();
     shard.commit(1, vec![plain(P(), 1)]);
-    assert_eq!(shard.refusal(file(1, vec![plain(P(), 1), plain(P(), 1)])), KAFKA_STORAGE_ERROR);
+    assert_eq!(
+        shard.refusal(file(1, vec![plain(P(), 1), plain(P(), 1)])),
+        KAFKA_STORAGE_ERROR
+    );
 }
 
 #[test]
@@ -78,8 +84,14 @@ fn malformed_requests_are_refused_as_a_whole() {
     beyond.size = 50;
     assert_eq!(shard.refusal(beyond), INVALID_REQUEST);
     assert_eq!(shard.refusal(file(1, vec![plain(P(), 0)])), INVALID_REQUEST);
-    assert_eq!(shard.refusal(file(1, vec![idem(P(), 1, 7, 0, -1)])), INVALID_REQUEST);
-    let foreign = CommitFileRequest { owners: vec![ShardId(5)], ..file(1, vec![plain(P(), 1)]) };
+    assert_eq!(
+        shard.refusal(file(1, vec![idem(P(), 1, 7, 0, -1)])),
+        INVALID_REQUEST
+    );
+    let foreign = CommitFileRequest {
+        owners: vec![ShardId(5)],
+        ..file(1, vec![plain(P(), 1)])
+    };
     assert_eq!(shard.refusal(foreign), INVALID_REQUEST);
     assert_eq!(shard.commit(1, vec![plain(P(), 1)]), [ok(0)]);
 }
@@ -88,7 +100,10 @@ fn malformed_requests_are_refused_as_a_whole() {
 fn a_repeated_batch_gets_its_first_offset() {
     let mut shard = shard();
     for n in 0..6 {
-        assert_eq!(shard.commit(n, vec![idem(P(), 10, 7, 0, 10 * n as i32)]), [ok(10 * n as i64)]);
+        assert_eq!(
+            shard.commit(n, vec![idem(P(), 10, 7, 0, 10 * n as i32)]),
+            [ok(10 * n as i64)]
+        );
     }
     for n in 1..6 {
         let again = shard.commit(100 + n, vec![idem(P(), 10, 7, 0, 10 * n as i32)]);
@@ -104,13 +119,16 @@ fn a_repeated_batch_gets_its_first_offset() {
 #[test]
 fn a_batch_is_judged_against_the_earlier_ones_of_its_file() {
     let mut shard = shard();
-    let results = shard.commit(1, vec![
-        idem(P(), 2, 7, 0, 0),
-        idem(P(), 2, 7, 0, 2),
-        idem(P(), 2, 7, 0, 0),
-        idem(P(), 2, 7, 0, 4),
-        idem(tp(1, 1), 2, 7, 0, 0),
-    ]);
+    let results = shard.commit(
+        1,
+        vec![
+            idem(P(), 2, 7, 0, 0),
+            idem(P(), 2, 7, 0, 2),
+            idem(P(), 2, 7, 0, 0),
+            idem(P(), 2, 7, 0, 4),
+            idem(tp(1, 1), 2, 7, 0, 0),
+        ],
+    );
     assert_eq!(results, [ok(0), ok(2), duplicate(0), ok(4), ok(0)]);
 }
 
@@ -118,7 +136,14 @@ fn a_batch_is_judged_against_the_earlier_ones_of_its_file() {
 fn a_gap_is_refused_and_so_is_what_follows_it() {
     let mut shard = shard();
     shard.commit(1, vec![idem(P(), 1, 7, 0, 0)]);
-    let results = shard.commit(2, vec![idem(P(), 1, 7, 0, 2), idem(P(), 1, 7, 0, 3), idem(P(), 1, 8, 0, 0)]);
+    let results = shard.commit(
+        2,
+        vec![
+            idem(P(), 1, 7, 0, 2),
+            idem(P(), 1, 7, 0, 3),
+            idem(P(), 1, 8, 0, 0),
+        ],
+    );
     let gap = error(OUT_OF_ORDER_SEQUENCE_NUMBER);
     assert_eq!(results, [gap.clone(), gap.clone(), ok(1)]);
     // Even a batch that would fit must not overtake a refused one of its file.
@@ -129,7 +154,10 @@ fn a_gap_is_refused_and_so_is_what_follows_it() {
 #[test]
 fn an_unknown_producer_may_start_anywhere() {
     let mut shard = shard();
-    assert_eq!(shard.commit(1, vec![idem(P(), 3, 7, 4, 100), idem(P(), 3, 7, 4, 103)]), [ok(0), ok(3)]);
+    assert_eq!(
+        shard.commit(1, vec![idem(P(), 3, 7, 4, 100), idem(P(), 3, 7, 4, 103)]),
+        [ok(0), ok(3)]
+    );
 }
 
 #[test]
@@ -139,7 +167,10 @@ fn a_new_epoch_starts_at_zero_and_fences_the_old_one() {
     let results = shard.commit(2, vec![idem(P(), 1, 7, 1, 2)]);
     assert_eq!(results, [error(OUT_OF_ORDER_SEQUENCE_NUMBER)]);
     assert_eq!(shard.commit(3, vec![idem(P(), 1, 7, 1, 0)]), [ok(2)]);
-    assert_eq!(shard.commit(4, vec![idem(P(), 1, 7, 0, 2)]), [error(INVALID_PRODUCER_EPOCH)]);
+    assert_eq!(
+        shard.commit(4, vec![idem(P(), 1, 7, 0, 2)]),
+        [error(INVALID_PRODUCER_EPOCH)]
+    );
     // What the old epoch wrote is no duplicate for the new one.
     assert_eq!(shard.commit(5, vec![idem(P(), 1, 7, 1, 1)]), [ok(3)]);
 }
@@ -157,8 +188,14 @@ fn sequences_wrap_from_the_largest_to_zero() {
     let mut shard = shard();
     let max = i32::MAX;
     // Up to MAX exactly, then 0; and one batch that wraps inside.
-    assert_eq!(shard.commit(1, vec![idem(P(), 2, 7, 0, max - 1), idem(P(), 3, 7, 0, 0)]), [ok(0), ok(2)]);
-    assert_eq!(shard.commit(2, vec![idem(P(), 4, 8, 0, max - 1), idem(P(), 1, 8, 0, 2)]), [ok(5), ok(9)]);
+    assert_eq!(
+        shard.commit(1, vec![idem(P(), 2, 7, 0, max - 1), idem(P(), 3, 7, 0, 0)]),
+        [ok(0), ok(2)]
+    );
+    assert_eq!(
+        shard.commit(2, vec![idem(P(), 4, 8, 0, max - 1), idem(P(), 1, 8, 0, 2)]),
+        [ok(5), ok(9)]
+    );
     assert_eq!(shard.commit(3, vec![idem(P(), 4, 8, 0, max - 1)]), [duplicate(5)]);
     assert_eq!(shard.commit(4, vec![idem(P(), 1, 8, 0, 3)]), [ok(10)]);
 }
@@ -166,25 +203,50 @@ fn sequences_wrap_from_the_largest_to_zero() {
 #[test]
 fn log_append_time_never_goes_back_in_a_partition() {
     let mut shard = shard();
-    let batch = || BatchRequest { log_append_time: true, ..plain(P(), 1) };
+    let batch = || BatchRequest {
+        log_append_time: true,
+        ..plain(P(), 1)
+    };
     let first = shard.commit(1, vec![batch()]).remove(0).log_append_time;
     assert_eq!(first, Timestamp(1_000_000));
     // The next leader's clock is behind.
     shard.now = 400_000;
     assert_eq!(shard.commit(2, vec![batch()]).remove(0).log_append_time, first);
-    assert_eq!(shard.commit(3, vec![plain(tp(1, 1), 1)]).remove(0).log_append_time, Timestamp(-1));
-    let batches = shard.read(|db| super::super::queries::find_batches(db, &[find(P(), 0)], 1000)).remove(0).batches;
-    assert!(batches.iter().all(|batch| batch.log_append_time == first && batch.max_timestamp == first));
+    assert_eq!(
+        shard
+            .commit(3, vec![plain(tp(1, 1), 1)])
+            .remove(0)
+            .log_append_time,
+        Timestamp(-1)
+    );
+    let batches = shard
+        .read(|db| super::super::queries::find_batches(db, &[find(P(), 0)], 1000))
+        .remove(0)
+        .batches;
+    assert!(
+        batches
+            .iter()
+            .all(|batch| batch.log_append_time == first && batch.max_timestamp == first)
+    );
 }
 
 #[test]
 fn a_repeat_gets_its_first_log_append_time() {
     let mut shard = shard();
-    let batch = || BatchRequest { log_append_time: true, ..idem(P(), 1, 7, 0, 0) };
+    let batch = || BatchRequest {
+        log_append_time: true,
+        ..idem(P(), 1, 7, 0, 0)
+    };
     let first = shard.commit(1, vec![batch()]).remove(0);
     shard.now += 5_000;
     let again = shard.commit(2, vec![batch()]).remove(0);
-    assert_eq!(again, BatchResult { duplicate: true, ..first });
+    assert_eq!(
+        again,
+        BatchResult {
+            duplicate: true,
+            ..first
+        }
+    );
 }
 
 #[test]
@@ -210,7 +272,11 @@ fn producers_expire_but_not_those_in_use() {
     // Used again between the look and the command: it stays.
     let mut candidates = producers;
     candidates.push((candidates[0].0, 8));
-    let expired = super::super::Expired { producers: candidates, producers_before: before, ..Default::default() };
+    let expired = super::super::Expired {
+        producers: candidates,
+        producers_before: before,
+        ..Default::default()
+    };
     shard.run(Command::Expire(expired));
     assert_eq!(shard.count("SELECT count(*) FROM producers"), 1);
     assert_eq!(shard.commit(3, vec![idem(P(), 1, 8, 0, 1)]), [duplicate(2)]);
@@ -218,5 +284,9 @@ fn producers_expire_but_not_those_in_use() {
 }
 
 pub fn find(id: TopicPartition, offset: i64) -> FindBatchesPartition {
-    FindBatchesPartition { partition: id, offset, max_bytes: 1 << 20 }
+    FindBatchesPartition {
+        partition: id,
+        offset,
+        max_bytes: 1 << 20,
+    }
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::codes::*;
+use crate::shard::Expired;
 use crate::shard::queries::{self, DeadFile};
 use crate::shard::schema::file_state::*;
-use crate::shard::Expired;
 
 const A: ShardId = ShardId(0);
 const B: ShardId = ShardId(1);
@@ -19,36 +19,66 @@ fn state(shard: &Shard, n: u128) -> Option<i64> {
 }
 
 fn of(owners: &[ShardId], n: u128, batches: Vec<BatchRequest>) -> Command {
-    Command::CommitFile(CommitFileRequest { owners: owners.to_vec(), ..file(n, batches) })
+    Command::CommitFile(CommitFileRequest {
+        owners: owners.to_vec(),
+        ..file(n, batches)
+    })
 }
 
 fn take_over(n: u128, owners: &[ShardId]) -> Command {
-    Command::TakeOverFile { object: object(n), size: 7, owners: owners.to_vec() }
+    Command::TakeOverFile {
+        object: object(n),
+        size: 7,
+        owners: owners.to_vec(),
+    }
 }
 
 #[test]
 fn a_file_dies_with_its_last_batch_and_leaves_a_tombstone() {
     let mut shard = Shard::new();
     shard.create(1, 2);
-    shard.commit(1, vec![plain(tp(1, 0), 1), plain(tp(1, 1), 1), plain(tp(1, 1), 1)]);
+    shard.commit(
+        1,
+        vec![plain(tp(1, 0), 1), plain(tp(1, 1), 1), plain(tp(1, 1), 1)],
+    );
     shard.delete_records(tp(1, 1), -1);
     shard.purge();
     assert_eq!((state(&shard, 1), dead(&shard, DELETE).len()), (Some(LIVE), 0));
     shard.delete_records(tp(1, 0), -1);
     shard.purge();
-    assert_eq!(dead(&shard, DELETE), [DeadFile { object: object(1), size: 301, owners: vec![SHARD] }]);
+    assert_eq!(
+        dead(&shard, DELETE),
+        [DeadFile {
+            object: object(1),
+            size: 301,
+            owners: vec![SHARD]
+        }]
+    );
     let before = Timestamp(shard.now - 1);
-    assert_eq!(shard.read(|db| queries::dead_files(db, DELETE, before, 10)), [], "grace starts at its death");
+    assert_eq!(
+        shard.read(|db| queries::dead_files(db, DELETE, before, 10)),
+        [],
+        "grace starts at its death"
+    );
     shard.run(Command::FilesDeleted(vec![object(1)]));
-    assert_eq!((state(&shard, 1), dead(&shard, DELETE).len()), (Some(TOMBSTONE), 0));
+    assert_eq!(
+        (state(&shard, 1), dead(&shard, DELETE).len()),
+        (Some(TOMBSTONE), 0)
+    );
     // A late retry is answered as before, until the answer is forgotten; then it is refused.
     let batches = vec![plain(tp(1, 0), 1), plain(tp(1, 1), 1), plain(tp(1, 1), 1)];
     assert_eq!(shard.commit(1, batches.clone())[2].base_offset, 1);
     let results = shard.read(|db| queries::old_results(db, Timestamp(i64::MAX), 0, 10));
-    shard.run(Command::Expire(Expired { results, ..Expired::default() }));
+    shard.run(Command::Expire(Expired {
+        results,
+        ..Expired::default()
+    }));
     assert_eq!(shard.refusal(file(1, batches)), KAFKA_STORAGE_ERROR);
     let tombstones = shard.read(|db| queries::old_tombstones(db, Timestamp(i64::MAX), 10));
-    shard.run(Command::Expire(Expired { tombstones, ..Expired::default() }));
+    shard.run(Command::Expire(Expired {
+        tombstones,
+        ..Expired::default()
+    }));
     assert_eq!(state(&shard, 1), None);
 }
 
@@ -58,7 +88,13 @@ fn a_file_without_an_accepted_batch_is_dead_at_once() {
     shard.create(1, 1);
     shard.commit(1, vec![idem(tp(1, 0), 1, 7, 0, 0)]);
     shard.commit(2, vec![idem(tp(1, 0), 1, 7, 0, 0), plain(tp(9, 9), 1)]);
-    assert_eq!(dead(&shard, DELETE).iter().map(|file| file.object).collect::<Vec<_>>(), [object(2)]);
+    assert_eq!(
+        dead(&shard, DELETE)
+            .iter()
+            .map(|file| file.object)
+            .collect::<Vec<_>>(),
+        [object(2)]
+    );
 }
 
 #[test]
@@ -73,10 +109,17 @@ fn deleting_a_topic_hides_it_at_once_and_lets_go_of_its_files_in_steps() {
     shard.commit(9, vec![plain(tp(1, 0), 1), plain(tp(2, 0), 1)]);
     shard.run(delete_topic(1));
     assert_eq!(shard.count("SELECT count(*) FROM partitions"), 1);
-    assert_eq!(shard.commit(10, vec![plain(tp(1, 0), 1)])[0].error_code, UNKNOWN_TOPIC_OR_PARTITION);
+    assert_eq!(
+        shard.commit(10, vec![plain(tp(1, 0), 1)])[0].error_code,
+        UNKNOWN_TOPIC_OR_PARTITION
+    );
     assert_eq!(shard.count("SELECT count(*) FROM batches"), 17);
     assert_eq!(shard.run(Command::Purge { max_batches: 4 }), Output::Purged(true));
-    assert_eq!(shard.count("SELECT count(*) FROM batches"), 13, "a purge deletes no more than it was told");
+    assert_eq!(
+        shard.count("SELECT count(*) FROM batches"),
+        13,
+        "a purge deletes no more than it was told"
+    );
     shard.purge();
     assert_eq!(shard.count("SELECT count(*) FROM batches"), 1);
     assert_eq!(shard.count("SELECT count(*) FROM producers"), 0);
@@ -102,7 +145,10 @@ fn a_file_of_two_shards_goes_down_the_chain() {
     assert!(dead(&b, DELETE).is_empty() && dead(&b, HAND_OVER).is_empty());
     a.delete_records(tp(1, 0), -1);
     a.purge();
-    assert!(dead(&a, DELETE).is_empty(), "the first owner must not delete what the second may need");
+    assert!(
+        dead(&a, DELETE).is_empty(),
+        "the first owner must not delete what the second may need"
+    );
     assert_eq!(dead(&a, HAND_OVER)[0].owners, [A, B]);
     b.now += 60_000;
     b.run(take_over(1, &[B]));
@@ -110,7 +156,11 @@ fn a_file_of_two_shards_goes_down_the_chain() {
     a.run(Command::FilesHandedOver(vec![object(1)]));
     assert_eq!((state(&a, 1), state(&b, 1)), (Some(TOMBSTONE), Some(DELETE)));
     let before = Timestamp(b.now - 1);
-    assert_eq!(b.read(|db| queries::dead_files(db, DELETE, before, 10)), [], "grace starts at the hand-over");
+    assert_eq!(
+        b.read(|db| queries::dead_files(db, DELETE, before, 10)),
+        [],
+        "grace starts at the hand-over"
+    );
     b.run(Command::FilesDeleted(vec![object(1)]));
     // A hand-over that is repeated even later does not wake the dead.
     b.run(take_over(1, &[B]));
@@ -135,13 +185,25 @@ fn a_shard_that_never_saw_the_file_passes_it_on_and_refuses_it_later() {
     b.create(2, 1);
     b.run(take_over(1, &[B, ShardId(2)]));
     assert_eq!(dead(&b, HAND_OVER)[0].owners, [B, ShardId(2)]);
-    let late = CommitFileRequest { owners: vec![A, B, ShardId(2)], ..file(1, vec![plain(tp(2, 0), 1)]) };
+    let late = CommitFileRequest {
+        owners: vec![A, B, ShardId(2)],
+        ..file(1, vec![plain(tp(2, 0), 1)])
+    };
     assert_eq!(b.refusal(late.clone()), KAFKA_STORAGE_ERROR);
     b.run(Command::FilesHandedOver(vec![object(1)]));
     assert_eq!(b.refusal(late), KAFKA_STORAGE_ERROR);
-    let other = CommitFileRequest { owners: vec![B], ..file(2, vec![plain(tp(2, 0), 1)]) };
-    let Output::Committed { error_code, batches } = b.run(Command::CommitFile(other)) else { panic!() };
-    assert_eq!((error_code, batches), (NONE, vec![ok(0)]), "other files are not concerned");
+    let other = CommitFileRequest {
+        owners: vec![B],
+        ..file(2, vec![plain(tp(2, 0), 1)])
+    };
+    let Output::Committed { error_code, batches } = b.run(Command::CommitFile(other)) else {
+        panic!()
+    };
+    assert_eq!(
+        (error_code, batches),
+        (NONE, vec![ok(0)]),
+        "other files are not concerned"
+    );
 }
 
 #[test]
@@ -149,8 +211,14 @@ fn a_hand_over_that_is_pending_already_refuses_the_commit() {
     let mut b = Shard::with_id(B);
     b.create(2, 1);
     b.judge(&take_over(1, &[B]));
-    let late = CommitFileRequest { owners: vec![A, B], ..file(1, vec![plain(tp(2, 0), 1)]) };
-    let refused = Output::Committed { error_code: KAFKA_STORAGE_ERROR, batches: vec![] };
+    let late = CommitFileRequest {
+        owners: vec![A, B],
+        ..file(1, vec![plain(tp(2, 0), 1)])
+    };
+    let refused = Output::Committed {
+        error_code: KAFKA_STORAGE_ERROR,
+        batches: vec![],
+    };
     assert_eq!(b.judge(&Command::CommitFile(late)), (refused, None));
 }
 
@@ -158,15 +226,23 @@ fn a_hand_over_that_is_pending_already_refuses_the_commit() {
 fn describe_files_knows_the_oldest_live_file_and_what_is_still_needed() {
     let mut shard = Shard::new();
     shard.create(1, 1);
-    let describe = |shard: &Shard| shard.read(|db| queries::describe_files(db, &[object(1), object(2), object(3)]));
+    let describe =
+        |shard: &Shard| shard.read(|db| queries::describe_files(db, &[object(1), object(2), object(3)]));
     assert_eq!(describe(&shard), (Timestamp(-1), vec![]));
     shard.commit(1, vec![plain(tp(1, 0), 1)]);
     shard.now += 10;
     shard.commit(2, vec![plain(tp(1, 0), 1)]);
-    assert_eq!(describe(&shard), (Timestamp(1_000_000), vec![object(1), object(2)]));
+    assert_eq!(
+        describe(&shard),
+        (Timestamp(1_000_000), vec![object(1), object(2)])
+    );
     shard.delete_records(tp(1, 0), 1);
     shard.purge();
-    assert_eq!(describe(&shard), (Timestamp(1_000_010), vec![object(1), object(2)]), "dead, but not gone yet");
+    assert_eq!(
+        describe(&shard),
+        (Timestamp(1_000_010), vec![object(1), object(2)]),
+        "dead, but not gone yet"
+    );
     shard.run(Command::FilesDeleted(vec![object(1)]));
     assert_eq!(describe(&shard).1, [object(2)]);
 }

@@ -45,7 +45,14 @@ impl Shard {
         let tail = Arc::new(Tail::default());
         let state = ShardState::create(shard, dir.path(), tail.clone(), Arc::default()).unwrap();
         let readers = Readers::new(view(dir.path()));
-        Shard { state, readers, tail, log: Vec::new(), now: 1_000_000, dir }
+        Shard {
+            state,
+            readers,
+            tail,
+            log: Vec::new(),
+            now: 1_000_000,
+            dir,
+        }
     }
 
     pub fn judge(&mut self, command: &Command) -> (Output, Option<Bytes>) {
@@ -55,7 +62,9 @@ impl Shard {
 
     pub fn apply(&mut self, entries: Vec<Bytes>) {
         self.state.rollback().unwrap();
-        self.state.apply(LogOffset(self.log.len() as u64), &entries).unwrap();
+        self.state
+            .apply(LogOffset(self.log.len() as u64), &entries)
+            .unwrap();
         self.log.push(entries);
     }
 
@@ -72,7 +81,10 @@ impl Shard {
 
     pub fn commit(&mut self, object: u128, batches: Vec<BatchRequest>) -> Vec<BatchResult> {
         match self.run(Command::CommitFile(file(object, batches))) {
-            Output::Committed { error_code: 0, batches } => batches,
+            Output::Committed {
+                error_code: 0,
+                batches,
+            } => batches,
             other => panic!("{other:?}"),
         }
     }
@@ -85,7 +97,10 @@ impl Shard {
     }
 
     pub fn delete_records(&mut self, id: TopicPartition, offset: i64) -> DeleteRecordsResult {
-        let partitions = vec![DeleteRecordsPartition { partition: id, offset }];
+        let partitions = vec![DeleteRecordsPartition {
+            partition: id,
+            offset,
+        }];
         match self.run(Command::DeleteRecords(partitions)) {
             Output::RecordsDeleted(mut results) => results.remove(0),
             other => panic!("{other:?}"),
@@ -106,7 +121,16 @@ impl Shard {
 
     /// Every row of every table.
     pub fn dump(&self) -> Vec<(String, Vec<Value>)> {
-        let tables = ["meta", "partitions", "batches", "garbage", "files", "producers", "groups", "offsets"];
+        let tables = [
+            "meta",
+            "partitions",
+            "batches",
+            "garbage",
+            "files",
+            "producers",
+            "groups",
+            "offsets",
+        ];
         let order = |table: &str| if table == "groups" { "1" } else { "1, 2, 3" };
         self.read(|db| {
             let mut all = Vec::new();
@@ -129,7 +153,10 @@ pub fn topic(n: u128) -> TopicId {
 }
 
 pub fn tp(n: u128, partition: i32) -> TopicPartition {
-    TopicPartition { topic: topic(n), partition }
+    TopicPartition {
+        topic: topic(n),
+        partition,
+    }
 }
 
 pub fn object(n: u128) -> Uuid {
@@ -146,7 +173,10 @@ pub fn create(n: u128, partitions: i32) -> Command {
 }
 
 pub fn delete_topic(n: u128) -> Command {
-    Command::DeleteTopics(vec![DeleteTopic { topic: topic(n), name: format!("t{n}") }])
+    Command::DeleteTopics(vec![DeleteTopic {
+        topic: topic(n),
+        name: format!("t{n}"),
+    }])
 }
 
 /// A file of this shard alone.
@@ -157,7 +187,14 @@ pub fn file(n: u128, mut batches: Vec<BatchRequest>) -> CommitFileRequest {
         position += batch.size;
     }
     let (size, owners) = (u64::from(position), vec![SHARD]);
-    CommitFileRequest { shard: SHARD, object: object(n), uploader: NodeId(1), size, owners, batches }
+    CommitFileRequest {
+        shard: SHARD,
+        object: object(n),
+        uploader: NodeId(1),
+        size,
+        owners,
+        batches,
+    }
 }
 
 /// A batch of `records` without a producer.
@@ -178,16 +215,30 @@ pub fn plain(id: TopicPartition, records: i32) -> BatchRequest {
 
 /// A batch of an idempotent producer.
 pub fn idem(id: TopicPartition, records: i32, producer: i64, epoch: i16, sequence: i32) -> BatchRequest {
-    BatchRequest { producer_id: producer, producer_epoch: epoch, base_sequence: sequence, ..plain(id, records) }
+    BatchRequest {
+        producer_id: producer,
+        producer_epoch: epoch,
+        base_sequence: sequence,
+        ..plain(id, records)
+    }
 }
 
 pub fn ok(base_offset: i64) -> BatchResult {
     let log_append_time = Timestamp(-1);
-    BatchResult { error_code: 0, base_offset, log_append_time, log_start_offset: 0, duplicate: false }
+    BatchResult {
+        error_code: 0,
+        base_offset,
+        log_append_time,
+        log_start_offset: 0,
+        duplicate: false,
+    }
 }
 
 pub fn duplicate(base_offset: i64) -> BatchResult {
-    BatchResult { duplicate: true, ..ok(base_offset) }
+    BatchResult {
+        duplicate: true,
+        ..ok(base_offset)
+    }
 }
 
 pub fn error(error_code: i16) -> BatchResult {
@@ -208,7 +259,10 @@ fn a_producer_is_read_back_as_it_was_stored() {
         producer = Some(accepted(producer, 3, batch, Timestamp(77)));
     }
     let producer = producer.unwrap();
-    assert_eq!(Producer::unpack(3, Timestamp(77), &producer.pack()).unwrap(), producer);
+    assert_eq!(
+        Producer::unpack(3, Timestamp(77), &producer.pack()).unwrap(),
+        producer
+    );
     assert!(Producer::unpack(3, Timestamp(77), &producer.pack()[1..]).is_err());
     assert_eq!(producer.pack().len(), 5 * 24, "five batches are remembered");
 }

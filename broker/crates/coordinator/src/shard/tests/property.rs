@@ -28,7 +28,11 @@ fn any_tp() -> impl Strategy<Value = TopicPartition> {
 }
 
 fn any_batch() -> impl Strategy<Value = BatchRequest> {
-    let producer = (-1..3i64, 0..2i16, prop_oneof![0..12i32, (i32::MAX - 3)..=i32::MAX]);
+    let producer = (
+        -1..3i64,
+        0..2i16,
+        prop_oneof![0..12i32, (i32::MAX - 3)..=i32::MAX],
+    );
     (any_tp(), 1..4i32, producer, any::<bool>(), 1..300u32, 0..9000i64).prop_map(
         |(id, records, (producer, epoch, sequence), log_append_time, size, time)| BatchRequest {
             log_append_time,
@@ -40,8 +44,18 @@ fn any_batch() -> impl Strategy<Value = BatchRequest> {
 }
 
 fn any_op() -> impl Strategy<Value = Op> {
-    let owners = prop_oneof![Just(vec![SHARD]), Just(vec![SHARD, ShardId(1)]), Just(vec![ShardId(1), SHARD])];
-    let commit = || (0..40u128, owners.clone(), proptest::collection::vec(any_batch(), 0..8));
+    let owners = prop_oneof![
+        Just(vec![SHARD]),
+        Just(vec![SHARD, ShardId(1)]),
+        Just(vec![ShardId(1), SHARD])
+    ];
+    let commit = || {
+        (
+            0..40u128,
+            owners.clone(),
+            proptest::collection::vec(any_batch(), 0..8),
+        )
+    };
     let offsets = || proptest::collection::vec((1..4u128, 0..2i32, 0..100i64), 0..3);
     prop_oneof![
         3 => (1..4u128, 1..4i32).prop_map(|(topic, partitions)| Op::Create(topic, partitions)),
@@ -77,13 +91,19 @@ fn command(op: &Op, now: i64) -> (Command, bool) {
     let command = match op {
         Op::Create(topic, partitions) => create(*topic, *partitions),
         Op::DeleteTopic(topic) => delete_topic(*topic),
-        Op::Commit(n, owners, batches) => {
-            Command::CommitFile(CommitFileRequest { owners: owners.clone(), ..file(*n, batches.clone()) })
-        }
-        Op::DeleteRecords(id, offset) => {
-            Command::DeleteRecords(vec![DeleteRecordsPartition { partition: *id, offset: *offset }])
-        }
-        Op::TakeOver(n) => Command::TakeOverFile { object: object(*n), size: 9, owners: vec![SHARD] },
+        Op::Commit(n, owners, batches) => Command::CommitFile(CommitFileRequest {
+            owners: owners.clone(),
+            ..file(*n, batches.clone())
+        }),
+        Op::DeleteRecords(id, offset) => Command::DeleteRecords(vec![DeleteRecordsPartition {
+            partition: *id,
+            offset: *offset,
+        }]),
+        Op::TakeOver(n) => Command::TakeOverFile {
+            object: object(*n),
+            size: 9,
+            owners: vec![SHARD],
+        },
         Op::HandedOver(n) => Command::FilesHandedOver(vec![object(*n)]),
         Op::Deleted(n) => Command::FilesDeleted(vec![object(*n)]),
         Op::PutGroup(g, metadata, offsets) => Command::PutGroup {
@@ -91,14 +111,20 @@ fn command(op: &Op, now: i64) -> (Command, bool) {
             metadata: metadata.map(|byte| Bytes::from(vec![byte])),
             offsets: commits(offsets),
         },
-        Op::CommitOffsets(g, offsets) => Command::CommitOffsets { group: group(g), offsets: commits(offsets) },
-        Op::DeleteOffsets(g, topic, partition) => {
-            Command::DeleteOffsets { group: group(g), partitions: vec![(format!("t{topic}"), *partition)] }
-        }
+        Op::CommitOffsets(g, offsets) => Command::CommitOffsets {
+            group: group(g),
+            offsets: commits(offsets),
+        },
+        Op::DeleteOffsets(g, topic, partition) => Command::DeleteOffsets {
+            group: group(g),
+            partitions: vec![(format!("t{topic}"), *partition)],
+        },
         Op::Purge => return (Command::Purge { max_batches: 3 }, true),
         Op::Expire(n) => {
             let expired = Expired {
-                producers: (1..6).flat_map(|num| (0..3).map(move |producer| (num, producer))).collect(),
+                producers: (1..6)
+                    .flat_map(|num| (0..3).map(move |producer| (num, producer)))
+                    .collect(),
                 producers_before: Timestamp(now - 100),
                 results: vec![u64::from(*n % 20)],
                 tombstones: vec![u64::from(*n % 7)],
@@ -136,18 +162,23 @@ fn check(shard: &Shard) {
     }
     let mut table = BTreeMap::new();
     shard.read(|db| {
-        let mut select = db.prepare("SELECT topic, partition, num, log_start, high_watermark, bytes FROM partitions")?;
+        let mut select =
+            db.prepare("SELECT topic, partition, num, log_start, high_watermark, bytes FROM partitions")?;
         let mut rows = select.query(())?;
         while let Some(row) = rows.next()? {
-            let id = TopicPartition { topic: TopicId(Uuid::from_bytes(row.get(0)?)), partition: row.get(1)? };
+            let id = TopicPartition {
+                topic: TopicId(Uuid::from_bytes(row.get(0)?)),
+                partition: row.get(1)?,
+            };
             let columns: (u32, i64, i64, i64) = (row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?);
             table.insert(id, columns);
         }
         Ok(())
     });
     let memory = shard.state.partitions.iter();
-    let memory: BTreeMap<_, _> =
-        memory.map(|(id, p)| (*id, (p.num, p.log_start, p.high_watermark, p.bytes as i64))).collect();
+    let memory: BTreeMap<_, _> = memory
+        .map(|(id, p)| (*id, (p.num, p.log_start, p.high_watermark, p.bytes as i64)))
+        .collect();
     assert_eq!(table, memory);
 }
 

@@ -15,10 +15,16 @@ use super::*;
 use crate::codes::*;
 use crate::replica::tests::memory_log::{MemoryLog, owner};
 use crate::replica::{End, Options, Status};
-use crate::shard::{JobOptions, Jobs, OffsetCommit, RetentionConfig, ShardOptions, ShardService, StoredGroup};
+use crate::shard::{
+    JobOptions, Jobs, OffsetCommit, RetentionConfig, ShardOptions, ShardService, StoredGroup,
+};
 
 fn options(dir: &Path, shard: ShardId) -> ShardOptions {
-    ShardOptions { shard, data_dir: dir.to_owned(), replica: Options::default() }
+    ShardOptions {
+        shard,
+        data_dir: dir.to_owned(),
+        replica: Options::default(),
+    }
 }
 
 fn start(env: &Env, dir: &Path, log: impl MetadataLog + 'static) -> ShardService {
@@ -32,27 +38,48 @@ async fn open(env: &Env, dir: &Path, log: impl MetadataLog + 'static) -> ShardSe
 }
 
 async fn create_topic(shard: &ShardService, n: u128, partitions: i32) {
-    let Command::CreatePartitions(request) = create(n, partitions) else { panic!() };
+    let Command::CreatePartitions(request) = create(n, partitions) else {
+        panic!()
+    };
     assert_eq!(shard.create_partitions(request).await.error_code, NONE);
 }
 
 async fn bases(shard: &ShardService, id: TopicPartition) -> Vec<i64> {
-    let found = shard.find_batches(FindBatchesRequest { shard: SHARD, partitions: vec![find(id, 0)], max_bytes: 1 << 20 });
+    let found = shard.find_batches(FindBatchesRequest {
+        shard: SHARD,
+        partitions: vec![find(id, 0)],
+        max_bytes: 1 << 20,
+    });
     let found = found.await;
     assert_eq!(found.error_code, NONE);
-    found.partitions[0].batches.iter().map(|batch| batch.base_offset).collect()
+    found.partitions[0]
+        .batches
+        .iter()
+        .map(|batch| batch.base_offset)
+        .collect()
 }
 
 async fn high_watermark(shard: &ShardService, id: TopicPartition) -> i64 {
-    let partitions = vec![ListOffsetsPartition { partition: id, timestamp: -1 }];
-    let listed = shard.list_offsets(ListOffsetsRequest { shard: SHARD, partitions }).await;
+    let partitions = vec![ListOffsetsPartition {
+        partition: id,
+        timestamp: -1,
+    }];
+    let listed = shard
+        .list_offsets(ListOffsetsRequest {
+            shard: SHARD,
+            partitions,
+        })
+        .await;
     assert_eq!(listed.error_code, NONE);
     listed.partitions[0].offset
 }
 
 fn files_below(dir: &Path) -> Vec<std::path::PathBuf> {
     let dir = dir.join("shards/0");
-    std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+    std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,10 +94,15 @@ async fn everything_is_there_after_a_restart_without_the_view() {
         for n in 0..5 {
             let batch = idem(tp(1, 0), 1, 7, 0, (round * 5 + n) as i32);
             let result = shard.commit_file(file(round * 5 + n, vec![batch])).await;
-            assert_eq!((result.error_code, result.batches), (NONE, vec![ok((round * 5 + n) as i64)]));
+            assert_eq!(
+                (result.error_code, result.batches),
+                (NONE, vec![ok((round * 5 + n) as i64)])
+            );
         }
         // The producer is known from before the restart.
-        let again = shard.commit_file(file(round * 5, vec![idem(tp(1, 0), 1, 7, 0, (round * 5) as i32)])).await;
+        let again = shard
+            .commit_file(file(round * 5, vec![idem(tp(1, 0), 1, 7, 0, (round * 5) as i32)]))
+            .await;
         assert_eq!(again.batches[0].base_offset, (round * 5) as i64);
         shard.stop().await;
         for path in files_below(dir.path()) {
@@ -102,7 +134,13 @@ async fn snapshots_are_restored_and_the_log_below_them_is_not_needed() {
     shard.leading().await.unwrap();
     assert_eq!(bases(&shard, tp(1, 0)).await, (0..40).collect::<Vec<_>>());
     assert_eq!(high_watermark(&shard, tp(1, 0)).await, 40);
-    assert_eq!(shard.commit_file(file(40, vec![plain(tp(1, 0), 1)])).await.batches, [ok(40)]);
+    assert_eq!(
+        shard
+            .commit_file(file(40, vec![plain(tp(1, 0), 1)]))
+            .await
+            .batches,
+        [ok(40)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,7 +173,11 @@ async fn a_view_that_breaks_while_it_is_used_ends_the_replica_not_the_data() {
     for path in files_below(dir.path()) {
         std::fs::remove_file(path).unwrap();
     }
-    let found = shard.find_batches(FindBatchesRequest { shard: SHARD, partitions: vec![find(tp(1, 0), 0)], max_bytes: 1 });
+    let found = shard.find_batches(FindBatchesRequest {
+        shard: SHARD,
+        partitions: vec![find(tp(1, 0), 0)],
+        max_bytes: 1,
+    });
     assert_eq!(found.await.error_code, COORDINATOR_NOT_AVAILABLE);
     assert!(matches!(shard.ended().await, End::Failed(_)));
     let shard = open(&env, dir.path(), log).await;
@@ -149,7 +191,10 @@ async fn error_codes_say_whom_to_ask() {
     let log = MemoryLog::new(&env);
     log.set_unavailable(true);
     let old = start(&env, dir.path(), log.clone());
-    assert_eq!(old.commit_file(file(1, vec![])).await.error_code, COORDINATOR_LOAD_IN_PROGRESS);
+    assert_eq!(
+        old.commit_file(file(1, vec![])).await.error_code,
+        COORDINATOR_LOAD_IN_PROGRESS
+    );
     log.set_unavailable(false);
     old.leading().await.unwrap();
     create_topic(&old, 1, 1).await;
@@ -161,18 +206,35 @@ async fn error_codes_say_whom_to_ask() {
     let tailing = {
         let old = old.clone();
         let from = LogOffset(2);
-        env.spawn(async move { old.tail(TailRequest { shard: SHARD, from, max_wait_ms: 20_000 }).await })
+        env.spawn(async move {
+            old.tail(TailRequest {
+                shard: SHARD,
+                from,
+                max_wait_ms: 20_000,
+            })
+            .await
+        })
     };
     env.sleep(Duration::from_millis(1)).await;
     let new = open(&env, other_dir.path(), log.clone()).await;
     log.set_open(true);
     assert_eq!(lost.await.unwrap().error_code, NOT_COORDINATOR);
     assert_eq!(tailing.await.unwrap().error_code, NOT_COORDINATOR);
-    assert!(matches!(*old.status().borrow(), Status::Ended(End::Fenced { .. })));
-    let wanted = FindBatchesRequest { shard: SHARD, partitions: vec![], max_bytes: 1 };
+    assert!(matches!(
+        *old.status().borrow(),
+        Status::Ended(End::Fenced { .. })
+    ));
+    let wanted = FindBatchesRequest {
+        shard: SHARD,
+        partitions: vec![],
+        max_bytes: 1,
+    };
     assert_eq!(old.find_batches(wanted).await.error_code, NOT_COORDINATOR);
     // What the old leader never acknowledged is not there; the broker asks the new one.
-    assert_eq!(new.commit_file(file(2, vec![plain(tp(1, 0), 1)])).await.batches, [ok(0)]);
+    assert_eq!(
+        new.commit_file(file(2, vec![plain(tp(1, 0), 1)])).await.batches,
+        [ok(0)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,18 +268,47 @@ async fn the_tail_wakes_who_waits() {
     let dir = tempfile::tempdir().unwrap();
     let shard = open(&env, dir.path(), MemoryLog::new(&env)).await;
     create_topic(&shard, 1, 1).await;
-    let first = shard.tail(TailRequest { shard: SHARD, from: LogOffset(0), max_wait_ms: 0 }).await;
+    let first = shard
+        .tail(TailRequest {
+            shard: SHARD,
+            from: LogOffset(0),
+            max_wait_ms: 0,
+        })
+        .await;
     let waiting = {
         let (shard, from) = (shard.clone(), first.next);
-        env.spawn(async move { shard.tail(TailRequest { shard: SHARD, from, max_wait_ms: 10_000 }).await })
+        env.spawn(async move {
+            shard
+                .tail(TailRequest {
+                    shard: SHARD,
+                    from,
+                    max_wait_ms: 10_000,
+                })
+                .await
+        })
     };
     env.sleep(Duration::from_millis(100)).await;
     assert!(!waiting.is_finished());
     shard.commit_file(file(1, vec![plain(tp(1, 0), 3)])).await;
     let news = waiting.await.unwrap();
-    assert_eq!((news.partitions[0].high_watermark, news.partitions[0].batches.len()), (3, 1));
-    let none = shard.tail(TailRequest { shard: SHARD, from: news.next, max_wait_ms: 50 }).await;
-    assert_eq!((none.error_code, none.reset, none.next, none.partitions.len()), (NONE, false, news.next, 0));
+    assert_eq!(
+        (
+            news.partitions[0].high_watermark,
+            news.partitions[0].batches.len()
+        ),
+        (3, 1)
+    );
+    let none = shard
+        .tail(TailRequest {
+            shard: SHARD,
+            from: news.next,
+            max_wait_ms: 50,
+        })
+        .await;
+    assert_eq!(
+        (none.error_code, none.reset, none.next, none.partitions.len()),
+        (NONE, false, news.next, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,11 +325,34 @@ async fn groups_and_offsets_survive() {
         leader_epoch: -1,
         metadata: Some("words".to_owned()),
     };
-    shard.put_group("g1".into(), Some(Bytes::from_static(b"one")), vec![commit("t1", 0, 5)]).await.unwrap();
-    shard.commit_offsets("g2".into(), vec![commit("t1", 1, 7), commit("t2", 0, 8)]).await.unwrap();
-    shard.commit_offsets("g2".into(), vec![commit("t1", 1, 9)]).await.unwrap();
-    shard.delete_offsets("g2".into(), vec![("t2".into(), 0), ("t9".into(), 9)]).await.unwrap();
-    shard.put_group("g3".into(), Some(Bytes::from_static(b"three")), vec![commit("t2", 2, 1)]).await.unwrap();
+    shard
+        .put_group(
+            "g1".into(),
+            Some(Bytes::from_static(b"one")),
+            vec![commit("t1", 0, 5)],
+        )
+        .await
+        .unwrap();
+    shard
+        .commit_offsets("g2".into(), vec![commit("t1", 1, 7), commit("t2", 0, 8)])
+        .await
+        .unwrap();
+    shard
+        .commit_offsets("g2".into(), vec![commit("t1", 1, 9)])
+        .await
+        .unwrap();
+    shard
+        .delete_offsets("g2".into(), vec![("t2".into(), 0), ("t9".into(), 9)])
+        .await
+        .unwrap();
+    shard
+        .put_group(
+            "g3".into(),
+            Some(Bytes::from_static(b"three")),
+            vec![commit("t2", 2, 1)],
+        )
+        .await
+        .unwrap();
     shard.put_group("g3".into(), None, vec![]).await.unwrap();
     shard.stop().await;
     let shard = open(&env, dir.path(), log).await;
@@ -246,14 +360,25 @@ async fn groups_and_offsets_survive() {
         group: group.into(),
         metadata: metadata.map(Bytes::from_static),
     };
-    assert_eq!(shard.load_groups().await.unwrap(), [stored("g1", Some(b"one")), stored("g2", None)]);
+    assert_eq!(
+        shard.load_groups().await.unwrap(),
+        [stored("g1", Some(b"one")), stored("g2", None)]
+    );
     let offsets = shard.fetch_offsets("g2".into(), None).await.unwrap();
-    assert_eq!(offsets.iter().map(|o| &o.commit).collect::<Vec<_>>(), [&commit("t1", 1, 9)]);
+    assert_eq!(
+        offsets.iter().map(|o| &o.commit).collect::<Vec<_>>(),
+        [&commit("t1", 1, 9)]
+    );
     let some = Some(vec![("t1".into(), 0), ("t1".into(), 3)]);
     assert_eq!(shard.fetch_offsets("g1".into(), some).await.unwrap().len(), 1);
     // The topic takes its offsets with it.
-    let topics = vec![DeleteTopic { topic: topic(1), name: "t1".into() }];
-    shard.delete_topics(DeleteTopicsRequest { shard: SHARD, topics }).await;
+    let topics = vec![DeleteTopic {
+        topic: topic(1),
+        name: "t1".into(),
+    }];
+    shard
+        .delete_topics(DeleteTopicsRequest { shard: SHARD, topics })
+        .await;
     assert_eq!(shard.load_groups().await.unwrap(), [stored("g1", Some(b"one"))]);
 }
 
@@ -272,7 +397,10 @@ struct Pair {
 
 async fn pair(env: &Env) -> Pair {
     let store = Arc::new(MemoryStore::new(env.clone()));
-    let config = Arc::new(Mutex::new(RetentionConfig { retention_ms: -1, retention_bytes: -1 }));
+    let config = Arc::new(Mutex::new(RetentionConfig {
+        retention_ms: -1,
+        retention_bytes: -1,
+    }));
     let reachable = Arc::new(Mutex::new(true));
     let mut shards = BTreeMap::new();
     let mut dirs = Vec::new();
@@ -300,12 +428,21 @@ async fn pair(env: &Env) -> Pair {
                 }
                 .boxed()
             }),
-            options: JobOptions { retention_interval: Duration::from_secs(1), ..JobOptions::default() },
+            options: JobOptions {
+                retention_interval: Duration::from_secs(1),
+                ..JobOptions::default()
+            },
         };
         let shard = shard.clone();
         env.spawn(async move { shard.run_jobs(&jobs).await });
     }
-    Pair { shards: shards.into_values().collect(), store, config, reachable, _dirs: dirs }
+    Pair {
+        shards: shards.into_values().collect(),
+        store,
+        config,
+        reachable,
+        _dirs: dirs,
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,11 +453,24 @@ async fn retention_lets_objects_go_once_no_shard_needs_them() {
         create_topic(shard, n as u128, 1).await;
     }
     for n in 0..6 {
-        pair.store.put(&key(object(n)), vec![Bytes::from_static(b"bytes")]).await.unwrap();
-        let owners = if n % 2 == 0 { vec![ShardId(0), ShardId(1)] } else { vec![ShardId(1), ShardId(0)] };
+        pair.store
+            .put(&key(object(n)), vec![Bytes::from_static(b"bytes")])
+            .await
+            .unwrap();
+        let owners = if n % 2 == 0 {
+            vec![ShardId(0), ShardId(1)]
+        } else {
+            vec![ShardId(1), ShardId(0)]
+        };
         for (topic, shard) in pair.shards.iter().enumerate() {
-            let batch = BatchRequest { max_timestamp: env.now(), ..plain(tp(topic as u128, 0), 1) };
-            let request = CommitFileRequest { owners: owners.clone(), ..file(n, vec![batch]) };
+            let batch = BatchRequest {
+                max_timestamp: env.now(),
+                ..plain(tp(topic as u128, 0), 1)
+            };
+            let request = CommitFileRequest {
+                owners: owners.clone(),
+                ..file(n, vec![batch])
+            };
             assert_eq!(shard.commit_file(request).await.batches.len(), 1);
         }
     }
@@ -339,9 +489,15 @@ async fn retention_lets_objects_go_once_no_shard_needs_them() {
     env.sleep(Duration::from_secs(10 * 60)).await;
     assert_eq!(objects().await, 0);
     for shard in &pair.shards {
-        let known = shard.describe_files(DescribeFilesRequest { shard: SHARD, objects: (0..6).map(object).collect() });
+        let known = shard.describe_files(DescribeFilesRequest {
+            shard: SHARD,
+            objects: (0..6).map(object).collect(),
+        });
         let known = known.await;
-        assert_eq!((known.error_code, known.oldest_file, known.known), (NONE, Timestamp(-1), vec![]));
+        assert_eq!(
+            (known.error_code, known.oldest_file, known.known),
+            (NONE, Timestamp(-1), vec![])
+        );
     }
 }
 
@@ -357,11 +513,27 @@ async fn retention_catches_up_in_one_pass_and_forgets_what_expired() {
     }
     pair.config.lock().retention_bytes = 1000;
     env.sleep(Duration::from_secs(10)).await;
-    assert_eq!(shard.read(|db| db.query_row("SELECT count(*) FROM batches", (), |row| row.get::<_, i64>(0))).await, Ok(10));
-    assert_eq!(shard.commit_file(file(100, vec![idem(tp(1, 0), 1, 7, 0, 4999)])).await.batches[0].base_offset, 4999);
+    assert_eq!(
+        shard
+            .read(|db| db.query_row("SELECT count(*) FROM batches", (), |row| row.get::<_, i64>(0)))
+            .await,
+        Ok(10)
+    );
+    assert_eq!(
+        shard
+            .commit_file(file(100, vec![idem(tp(1, 0), 1, 7, 0, 4999)]))
+            .await
+            .batches[0]
+            .base_offset,
+        4999
+    );
     env.sleep(Duration::from_secs(30 * 3600)).await;
     let rows = |table: &'static str| {
-        shard.read(move |db| db.query_row(&format!("SELECT count(*) FROM {table}"), (), |row| row.get::<_, i64>(0)))
+        shard.read(move |db| {
+            db.query_row(&format!("SELECT count(*) FROM {table}"), (), |row| {
+                row.get::<_, i64>(0)
+            })
+        })
     };
     assert_eq!(rows("producers").await, Ok(0));
     assert_eq!(rows("files").await, Ok(1), "tombstones go as well");
@@ -375,11 +547,22 @@ fn the_wal_is_started_anew_when_a_checkpoint_was_made() {
     for n in 0..300 {
         shard.commit(n, vec![plain(tp(1, 0), 1); 20]);
     }
-    let wal = || std::fs::metadata(shard.dir.path().join("view.db-wal")).unwrap().len();
+    let wal = || {
+        std::fs::metadata(shard.dir.path().join("view.db-wal"))
+            .unwrap()
+            .len()
+    };
     assert!(wal() > 1 << 20);
-    drop(wal);
-    shard.state.truncate_wal.store(true, std::sync::atomic::Ordering::Release);
+    shard
+        .state
+        .truncate_wal
+        .store(true, std::sync::atomic::Ordering::Release);
     shard.commit(1000, vec![plain(tp(1, 0), 1)]);
-    assert_eq!(std::fs::metadata(shard.dir.path().join("view.db-wal")).unwrap().len(), 0);
+    assert_eq!(
+        std::fs::metadata(shard.dir.path().join("view.db-wal"))
+            .unwrap()
+            .len(),
+        0
+    );
     assert_eq!(shard.count("SELECT count(*) FROM batches"), 6001);
 }

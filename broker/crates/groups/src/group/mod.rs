@@ -1,0 +1,291 @@
+//! One group.
+
+mod join;
+mod rebalance;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use env::Instant;
+use kafka_wire::{ResponseError, ResponseKind};
+use types::Timestamp;
+
+use crate::record::{GroupRecord, MemberRecord, ProtocolRecord, VERSION};
+
+pub(crate) use join::{Join, refused as join_refused};
+pub(crate) use sync::{Sync, refused as sync_refused};
+
+/// Names a request that waits for its answer.
+pub(crate) type Ticket = u64;
+
+/// The answer to a request that waited (or did not need to).
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) ticket: Ticket,
+    pub(crate) response: ResponseKind,
+}
+
+/// State of a group, by Kafka's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Empty,
+    PreparingRebalance,
+    CompletingRebalance,
+    Stable,
+}
+
+impl State {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            State::Empty => "Empty",
+            State::PreparingRebalance => "PreparingRebalance",
+            State::CompletingRebalance => "CompletingRebalance",
+            State::Stable => "Stable",
+        }
+    }
+}
+
+/// A member.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) id: String,
+    pub(crate) instance_id: Option<String>,
+    pub(crate) client_id: String,
+    pub(crate) client_host: String,
+    pub(crate) session_timeout: Duration,
+    pub(crate) rebalance_timeout: Duration,
+    /// What it can speak, most wanted first.
+    pub(crate) protocols: Vec<(String, Bytes)>,
+    pub(crate) assignment: Bytes,
+    /// Order of arrival: the first becomes leader.
+    order: u64,
+    /// It is dead after this, unless one of its requests waits.
+    deadline: Instant,
+    join: Option<Ticket>,
+    sync: Option<Ticket>,
+}
+
+impl Member {
+    /// What it said for a protocol.
+    pub(crate) fn metadata(&self, protocol: &str) -> Bytes {
+        let found = self.protocols.iter().find(|(name, _)| name == protocol);
+        found.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.join.is_some() || self.sync.is_some()
+    }
+
+    fn touch(&mut self, now: Instant) {
+        self.deadline = now + self.session_timeout;
+    }
+}
+
+/// The members are being waited for.
+#[derive(Clone, Copy, Debug)]
+struct Preparing {
+    /// Not before this: the first member of a group waits for others.
+    earliest: Option<Instant>,
+    /// Members joined since `earliest` was set.
+    more: bool,
+    /// Who has not joined by then is left out.
+    deadline: Instant,
+}
+
+/// A classic group. All times are given to it.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) state: State,
+    pub(crate) generation: i32,
+    pub(crate) protocol_type: Option<String>,
+    pub(crate) protocol: Option<String>,
+    pub(crate) leader: Option<String>,
+    pub(crate) members: BTreeMap<String, Member>,
+    /// When it came into its present state.
+    pub(crate) since: Timestamp,
+    /// Static members: instance id to member id.
+    statics: BTreeMap<String, String>,
+    /// Ids that were given out (KIP-394) and have not joined yet, with the time they expire.
+    pending: BTreeMap<String, Instant>,
+    preparing: Option<Preparing>,
+    /// Members that have not synchronised by then are left out.
+    sync_deadline: Option<Instant>,
+    arrivals: u64,
+    initial_delay: Duration,
+    /// What is stored is not what is true.
+    dirty: bool,
+}
+
+impl Group {
+    pub(crate) fn new(initial_delay: Duration, now: Timestamp) -> Group {
+        Group {
+            state: State::Empty,
+            generation: 0,
+            protocol_type: None,
+            protocol: None,
+            leader: None,
+            members: BTreeMap::new(),
+            since: now,
+            statics: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            preparing: None,
+            sync_deadline: None,
+            arrivals: 0,
+            initial_delay,
+            dirty: false,
+        }
+    }
+
+    /// A group as it was stored. Members get a whole session to be heard of again.
+    pub(crate) fn restore(record: GroupRecord, initial_delay: Duration, now: Instant) -> Group {
+        let mut group = Group::new(initial_delay, record.since);
+        group.generation = record.generation;
+        group.protocol_type = record.protocol_type;
+        group.protocol = record.protocol;
+        group.leader = record.leader;
+        for stored in record.members {
+            let session_timeout = Duration::from_millis(stored.session_timeout_ms.into());
+            group.arrivals += 1;
+            if let Some(instance) = &stored.instance_id {
+                group.statics.insert(instance.clone(), stored.id.clone());
+            }
+            let member = Member {
+                id: stored.id.clone(),
+                instance_id: stored.instance_id,
+                client_id: stored.client_id,
+                client_host: stored.client_host,
+                session_timeout,
+                rebalance_timeout: Duration::from_millis(stored.rebalance_timeout_ms.into()),
+                protocols: stored.protocols.into_iter().map(|p| (p.name, p.metadata)).collect(),
+                assignment: stored.assignment,
+                order: group.arrivals,
+                deadline: now + session_timeout,
+                join: None,
+                sync: None,
+            };
+            group.members.insert(stored.id, member);
+        }
+        if !group.members.is_empty() {
+            group.state = State::Stable;
+        }
+        group
+    }
+
+    /// What to store, if what is stored is no longer true.
+    pub(crate) fn take_record(&mut self) -> Option<GroupRecord> {
+        std::mem::take(&mut self.dirty).then(|| self.record())
+    }
+
+    fn record(&self) -> GroupRecord {
+        let millis = |duration: Duration| u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
+        let protocol = |(name, metadata): &(String, Bytes)| ProtocolRecord {
+            name: name.clone(),
+            metadata: metadata.clone(),
+        };
+        let member = |member: &Member| MemberRecord {
+            id: member.id.clone(),
+            instance_id: member.instance_id.clone(),
+            client_id: member.client_id.clone(),
+            client_host: member.client_host.clone(),
+            session_timeout_ms: millis(member.session_timeout),
+            rebalance_timeout_ms: millis(member.rebalance_timeout),
+            protocols: member.protocols.iter().map(protocol).collect(),
+            assignment: member.assignment.clone(),
+        };
+        GroupRecord {
+            version: VERSION,
+            generation: self.generation,
+            protocol_type: self.protocol_type.clone(),
+            protocol: self.protocol.clone(),
+            leader: self.leader.clone(),
+            since: self.since,
+            members: self.members.values().map(member).collect(),
+        }
+    }
+
+    /// Nobody is in it, and nobody is about to be.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.pending.is_empty()
+    }
+
+    /// Resolves a member by id or, for a static one, checks that it is who it says.
+    fn find(&self, member_id: &str, instance_id: Option<&str>) -> Result<(), ResponseError> {
+        if let Some(instance) = instance_id {
+            return match self.statics.get(instance) {
+                None => Err(ResponseError::UnknownMemberId),
+                Some(id) if id != member_id => Err(ResponseError::FencedInstanceId),
+                Some(_) => Ok(()),
+            };
+        }
+        match self.members.contains_key(member_id) {
+            true => Ok(()),
+            false => Err(ResponseError::UnknownMemberId),
+        }
+    }
+
+    fn check_generation(&self, generation: i32) -> Result<(), ResponseError> {
+        if generation == self.generation { Ok(()) } else { Err(ResponseError::IllegalGeneration) }
+    }
+
+    fn touch(&mut self, member_id: &str, now: Instant) {
+        if let Some(member) = self.members.get_mut(member_id) {
+            member.touch(now);
+        }
+    }
+
+    /// Heartbeat.
+    pub(crate) fn heartbeat(
+        &mut self,
+        now: Instant,
+        member_id: &str,
+        instance_id: Option<&str>,
+        generation: i32,
+    ) -> Result<(), ResponseError> {
+        self.find(member_id, instance_id)?;
+        self.check_generation(generation)?;
+        self.touch(member_id, now);
+        match self.state {
+            State::Empty => Err(ResponseError::UnknownMemberId),
+            State::PreparingRebalance => Err(ResponseError::RebalanceInProgress),
+            State::CompletingRebalance | State::Stable => Ok(()),
+        }
+    }
+
+    /// May these offsets be committed? A commit of a member is a sign of life.
+    pub(crate) fn check_commit(
+        &mut self,
+        now: Instant,
+        member_id: &str,
+        instance_id: Option<&str>,
+        generation: i32,
+    ) -> Result<(), ResponseError> {
+        if generation < 0 && self.state == State::Empty {
+            // A consumer that assigns its partitions itself.
+            return Ok(());
+        }
+        self.find(member_id, instance_id)?;
+        self.check_generation(generation)?;
+        match self.state {
+            State::Empty => Err(ResponseError::UnknownMemberId),
+            State::CompletingRebalance => Err(ResponseError::RebalanceInProgress),
+            State::PreparingRebalance | State::Stable => {
+                self.touch(member_id, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// When something happens by itself.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let sessions = self.members.values().filter(|member| !member.is_waiting()).map(|member| member.deadline);
+        let preparing = self.preparing.map(|preparing| match preparing.earliest {
+            Some(earliest) => earliest.min(preparing.deadline),
+            None => preparing.deadline,
+        });
+        sessions.chain(self.pending.values().copied()).chain(preparing).chain(self.sync_deadline).min()
+    }
+}

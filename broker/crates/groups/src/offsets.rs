@@ -1,0 +1,165 @@
+//! OffsetCommit and OffsetFetch.
+
+use std::sync::Arc;
+
+use coordinator::shard::{OffsetCommit, StoredOffset};
+use kafka_wire::messages::offset_commit_response::{OffsetCommitResponsePartition, OffsetCommitResponseTopic};
+use kafka_wire::messages::offset_fetch_response::{
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+};
+use kafka_wire::messages::{
+    OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse, TopicName,
+};
+use kafka_wire::{ResponseError, ResponseKind, StrBytes};
+use std::collections::BTreeMap;
+
+use crate::group::Group;
+use crate::service::{GroupService, code};
+
+/// First version of OffsetFetch that asks for several groups.
+const FETCH_MANY: i16 = 8;
+
+type Answer = Result<ResponseKind, ResponseError>;
+/// Topics with partitions; `None`: all there are.
+type Wanted = Option<Vec<(TopicName, Vec<i32>)>>;
+
+impl GroupService {
+    pub(crate) async fn offset_commit(self: &Arc<Self>, request: OffsetCommitRequest) -> Answer {
+        let group_id = request.group_id.0.to_string();
+        let (now, time) = (self.env.instant(), self.env.now());
+        let generation = request.generation_id_or_member_epoch;
+        let instance = request.group_instance_id.as_deref();
+        let allowed = self.with(&group_id, |state| {
+            if let Some(group) = state.groups.get_mut(&group_id) {
+                return group.check_commit(now, &request.member_id, instance, generation);
+            }
+            if generation >= 0 {
+                return Err(ResponseError::IllegalGeneration);
+            }
+            // A consumer that assigns its partitions itself: the group is nothing but offsets.
+            state.groups.insert(group_id.clone(), Group::new(self.settings.initial_rebalance_delay, time));
+            Ok(())
+        })?;
+        let mut commits = Vec::new();
+        let topics = request.topics.iter().map(|topic| {
+            let partitions = topic.partitions.iter().map(|partition| {
+                let metadata = partition.committed_metadata.as_ref();
+                let error = match allowed {
+                    Err(error) => Some(error),
+                    Ok(()) if metadata.is_some_and(|text| text.len() > self.settings.max_offset_metadata) => {
+                        Some(ResponseError::OffsetMetadataTooLarge)
+                    }
+                    Ok(()) => {
+                        commits.push(OffsetCommit {
+                            topic: topic.name.0.to_string(),
+                            topic_id: None,
+                            partition: partition.partition_index,
+                            offset: partition.committed_offset,
+                            leader_epoch: partition.committed_leader_epoch,
+                            metadata: metadata.map(|text| text.to_string()),
+                        });
+                        None
+                    }
+                };
+                OffsetCommitResponsePartition::default()
+                    .with_partition_index(partition.partition_index)
+                    .with_error_code(kafka_wire::code(error))
+            });
+            OffsetCommitResponseTopic::default().with_name(topic.name.clone()).with_partitions(partitions.collect())
+        });
+        let response = OffsetCommitResponse::default().with_topics(topics.collect());
+        if !commits.is_empty() {
+            self.shard.commit_offsets(group_id, commits).await.map_err(|error| code(&error))?;
+        }
+        Ok(ResponseKind::OffsetCommit(response))
+    }
+
+    pub(crate) async fn offset_fetch(self: &Arc<Self>, version: i16, request: OffsetFetchRequest) -> Answer {
+        if version < FETCH_MANY {
+            let wanted = request.topics.map(|topics| topics.into_iter().map(|t| (t.name, t.partition_indexes)).collect());
+            let found = self.offsets_of(&request.group_id, wanted).await?;
+            let topics = found.into_iter().map(|(name, offsets)| {
+                let partitions = offsets.into_iter().map(|offset| {
+                    OffsetFetchResponsePartition::default()
+                        .with_partition_index(offset.partition)
+                        .with_committed_offset(offset.offset)
+                        .with_committed_leader_epoch(offset.leader_epoch)
+                        .with_metadata(Some(offset.metadata))
+                });
+                OffsetFetchResponseTopic::default().with_name(name).with_partitions(partitions.collect())
+            });
+            return Ok(ResponseKind::OffsetFetch(OffsetFetchResponse::default().with_topics(topics.collect())));
+        }
+        let mut groups = Vec::new();
+        for group in request.groups {
+            let wanted = group.topics.map(|topics| topics.into_iter().map(|t| (t.name, t.partition_indexes)).collect());
+            let found = self.offsets_of(&group.group_id, wanted).await?;
+            let topics = found.into_iter().map(|(name, offsets)| {
+                let partitions = offsets.into_iter().map(|offset| {
+                    OffsetFetchResponsePartitions::default()
+                        .with_partition_index(offset.partition)
+                        .with_committed_offset(offset.offset)
+                        .with_committed_leader_epoch(offset.leader_epoch)
+                        .with_metadata(Some(offset.metadata))
+                });
+                OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions.collect())
+            });
+            let topics = topics.collect();
+            groups.push(OffsetFetchResponseGroup::default().with_group_id(group.group_id).with_topics(topics));
+        }
+        Ok(ResponseKind::OffsetFetch(OffsetFetchResponse::default().with_groups(groups)))
+    }
+
+    async fn offsets_of(&self, group: &str, wanted: Wanted) -> Result<Vec<(TopicName, Vec<Offset>)>, ResponseError> {
+        self.with(group, |_| ())?;
+        let partitions = wanted.as_ref().map(|topics| {
+            let each = |(name, partitions): &(TopicName, Vec<i32>)| {
+                let name = name.0.to_string();
+                partitions.iter().map(move |partition| (name.clone(), *partition)).collect::<Vec<_>>()
+            };
+            topics.iter().flat_map(each).collect()
+        });
+        let stored = self.shard.fetch_offsets(group.to_owned(), partitions).await.map_err(|error| code(&error))?;
+        let Some(wanted) = wanted else {
+            let mut all: BTreeMap<String, Vec<Offset>> = BTreeMap::new();
+            for offset in stored {
+                all.entry(offset.commit.topic.clone()).or_default().push(Offset::of(offset));
+            }
+            let name = |name| TopicName(StrBytes::from_string(name));
+            return Ok(all.into_iter().map(|(topic, offsets)| (name(topic), offsets)).collect());
+        };
+        let mut found: BTreeMap<(String, i32), Offset> = BTreeMap::new();
+        for offset in stored {
+            found.insert((offset.commit.topic.clone(), offset.commit.partition), Offset::of(offset));
+        }
+        let look = |(name, partitions): (TopicName, Vec<i32>)| {
+            let offset = |partition: i32| {
+                found.remove(&(name.0.to_string(), partition)).unwrap_or_else(|| Offset::unknown(partition))
+            };
+            let offsets = partitions.into_iter().map(offset).collect();
+            (name, offsets)
+        };
+        Ok(wanted.into_iter().map(look).collect())
+    }
+}
+
+/// A committed offset as both forms of the answer show it.
+struct Offset {
+    partition: i32,
+    offset: i64,
+    leader_epoch: i32,
+    metadata: StrBytes,
+}
+
+impl Offset {
+    fn of(stored: StoredOffset) -> Offset {
+        let OffsetCommit { partition, offset, leader_epoch, metadata, .. } = stored.commit;
+        Offset { partition, offset, leader_epoch, metadata: StrBytes::from_string(metadata.unwrap_or_default()) }
+    }
+
+    /// Never committed: no error (Kafka), and offset -1.
+    fn unknown(partition: i32) -> Offset {
+        Offset { partition, offset: -1, leader_epoch: -1, metadata: StrBytes::default() }
+    }
+}

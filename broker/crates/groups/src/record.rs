@@ -1,0 +1,59 @@
+//! A group as it is kept in the shard's log.
+
+use bytes::{Bytes, BytesMut};
+use kafka_wire::flex::{Decode, Encode};
+use kafka_wire::{DecodeError, flex_struct};
+use types::Timestamp;
+
+flex_struct! {
+    /// The last completed generation, or an empty group.
+    pub struct GroupRecord {
+        pub version: u16,
+        pub generation: i32,
+        pub protocol_type: Option<String>,
+        pub protocol: Option<String>,
+        pub leader: Option<String>,
+        /// When the group became what it is; offsets of an empty one expire by it.
+        pub since: Timestamp,
+        pub members: Vec<MemberRecord>,
+    }
+}
+
+flex_struct! {
+    pub struct MemberRecord {
+        pub id: String,
+        pub instance_id: Option<String>,
+        pub client_id: String,
+        pub client_host: String,
+        pub session_timeout_ms: u32,
+        pub rebalance_timeout_ms: u32,
+        pub protocols: Vec<ProtocolRecord>,
+        pub assignment: Bytes,
+    }
+}
+
+flex_struct! {
+    pub struct ProtocolRecord {
+        pub name: String,
+        pub metadata: Bytes,
+    }
+}
+
+/// The only version there is.
+pub(crate) const VERSION: u16 = 0;
+
+impl GroupRecord {
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.encode(&mut out);
+        out.freeze()
+    }
+
+    pub(crate) fn from_bytes(mut bytes: Bytes) -> Result<GroupRecord, DecodeError> {
+        let record = GroupRecord::decode(&mut bytes)?;
+        match record.version {
+            VERSION => Ok(record),
+            newer => Err(DecodeError::Malformed(format!("group record of version {newer}"))),
+        }
+    }
+}

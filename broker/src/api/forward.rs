@@ -1,0 +1,69 @@
+//! Passing requests on to who owns them: groups to their shard, topic administration to the controller.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use env::Instant;
+use kafka_protocol::protocol::Request;
+use kafka_wire::{DecodeError, EncodeError, ResponseError, ResponseKind, client};
+
+use super::Api;
+use super::call::Call;
+use crate::net::Answer;
+use crate::rpc::{Destination, RpcError};
+
+/// How long the owner of a group may take for what it answers at once; a change of leaders fits in.
+pub(super) const GROUP: Duration = Duration::from_secs(10);
+
+/// An owner gave no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ForwardError {
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+    #[error("cannot encode the request: {0}")]
+    Encode(#[from] EncodeError),
+    #[error("cannot decode the answer: {0}")]
+    Decode(#[from] DecodeError),
+}
+
+impl Api {
+    /// Passes the request on as it is and gives the owner's answer.
+    pub(super) async fn pass(&self, call: &Call, to: Destination, deadline: Instant) -> Result<Bytes, RpcError> {
+        self.coordinators.forward(to, &call.peer.host, call.frame.clone(), deadline).await
+    }
+
+    /// Passes the request on to the owner of `group`. If it cannot be reached, `failed` makes the answer.
+    pub(super) async fn to_group(
+        &self,
+        call: Call,
+        group: &str,
+        wait: Duration,
+        failed: impl FnOnce(ResponseError) -> ResponseKind + Send,
+    ) -> Answer {
+        let shard = self.metadata.image().group_shard(group);
+        match self.pass(&call, Destination::Shard(shard), self.env.instant() + wait).await {
+            Ok(answer) => call.pass_back(answer),
+            Err(error) => {
+                tracing::debug!(%shard, %error, "the owner of a group cannot be reached");
+                call.reply(failed(ResponseError::CoordinatorNotAvailable))
+            }
+        }
+    }
+
+    /// Has `to` answer a request of our own, in the client's name and version.
+    pub(super) async fn ask<R: Request>(
+        &self,
+        call: &Call,
+        to: Destination,
+        request: &R,
+        version: i16,
+        deadline: Instant,
+    ) -> Result<R::Response, ForwardError> {
+        let client_id = call.header.client_id.as_deref().unwrap_or_default();
+        let mut frame = client::encode(request, version, call.header.correlation_id, client_id)?;
+        // The length prefix does not travel.
+        let body = frame.split_off(4.min(frame.len()));
+        let answer = self.coordinators.forward(to, &call.peer.host, body, deadline).await?;
+        Ok(client::decode::<R>(answer, version)?.1)
+    }
+}
