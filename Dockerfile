@@ -3,7 +3,7 @@
 #   docker build --build-arg PROGRAM=operator -t REGISTRY/diskless-operator:TAG .
 # BASE needs glibc, libgcc and CA certificates, of a release not older than that of RUST.
 ARG RUST=rust:1.95-bookworm
-ARG BASE=gcr.io/distroless/cc-debian12:nonroot
+ARG BASE=debian:12-slim
 
 FROM ${RUST} AS build
 ARG PROGRAM=broker

@@ -57,6 +57,8 @@ pub struct Membership {
     metadata: MetadataWriter,
     coordination: Option<Coordination>,
     stage: watch::Receiver<Stage>,
+    /// The last answer was a refusal: it is logged once.
+    refused: bool,
 }
 
 /// Why a heartbeat got no answer from a controller.
@@ -78,7 +80,7 @@ impl Membership {
         coordination: Option<Coordination>,
         stage: watch::Receiver<Stage>,
     ) -> Membership {
-        Membership { env, pool, cluster_log, node, metadata, coordination, stage }
+        Membership { env, pool, cluster_log, node, metadata, coordination, stage, refused: false }
     }
 
     /// Runs until the node has told the controller that it leaves, or the node ends.
@@ -94,12 +96,11 @@ impl Membership {
                 None => Err(Absent::Gone),
             };
             match outcome {
-                Ok(()) => {
+                Ok(stage) => {
                     last_answer = self.env.instant();
-                    if *self.stage.borrow() == Stage::Leaving {
+                    if stage == Some(Stage::Leaving) {
                         return;
                     }
-                    continue;
                 }
                 Err(_) if *self.stage.borrow() == Stage::Leaving => return,
                 Err(absent) => {
@@ -138,8 +139,9 @@ impl Membership {
         }
     }
 
-    /// One heartbeat. Sent again at once when the node's stage changes while the controller holds it.
-    async fn beat(&mut self, address: &str) -> Result<(), Absent> {
+    /// One heartbeat. Gives the stage that the controller knows of now; `None` when the stage changed while the
+    /// controller held the request, which is then sent anew.
+    async fn beat(&mut self, address: &str) -> Result<Option<Stage>, Absent> {
         let stage = *self.stage.borrow_and_update();
         let mut request = self.node.clone();
         let present = self.metadata.version();
@@ -159,17 +161,20 @@ impl Membership {
         let answer = tokio::select! {
             biased;
             answer = call => answer,
-            () = news => return Ok(()),
+            () = news => return Ok(None),
         };
         match answer {
             Ok(answer) if answer.error_code == 0 => {
                 self.take(answer);
-                Ok(())
+                self.refused = false;
+                Ok(Some(stage))
             }
             Ok(answer) if answer.error_code == ResponseError::NotController.code() => Err(Absent::Gone),
             Ok(answer) => {
-                let error = ResponseError::try_from_code(answer.error_code);
-                tracing::warn!(?error, node = %self.node.node, "the controller refuses this node");
+                if !std::mem::replace(&mut self.refused, true) {
+                    let error = ResponseError::try_from_code(answer.error_code);
+                    tracing::warn!(?error, node = %self.node.node, "the controller refuses this node");
+                }
                 Err(Absent::Silent)
             }
             Err(RpcError::Unreachable { .. }) => Err(Absent::Gone),

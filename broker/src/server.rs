@@ -32,6 +32,8 @@ use crate::rpc::{self, Coordinators, Handler, Pool};
 
 /// How long a leaving node waits for the others to have noticed.
 const NOTICED: Duration = Duration::from_secs(3);
+/// A shard that has not moved for so long stays.
+const MOVING: Duration = Duration::from_millis(800);
 /// How long it waits for what it has taken in.
 const FLUSH: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
@@ -77,6 +79,10 @@ impl Node {
         ));
 
         let coordination = config.has(Role::Coordinator).then(|| {
+            let mut groups = GroupSettings::default();
+            if config.alone {
+                groups.initial_rebalance_delay = Duration::ZERO;
+            }
             let parts = Parts {
                 env: env.clone(),
                 store: store.clone(),
@@ -84,11 +90,14 @@ impl Node {
                 owner: owner.clone(),
                 metadata: metadata.clone(),
                 coordinators: coordinators.clone(),
-                groups: GroupSettings::default(),
+                groups,
                 jobs: JobOptions::default(),
             };
-            let settings =
+            let mut settings =
                 Settings { metadata_partitions: config.coordinator.metadata_partitions, ..Settings::default() };
+            if config.alone {
+                settings.grace = Duration::ZERO;
+            }
             let controller =
                 ControllerHost::new(env.clone(), cluster_log.clone(), owner.clone(), pool.clone(), settings);
             Coordination { shards: CoordinatorHost::new(parts), controller }
@@ -168,16 +177,31 @@ impl Node {
                 tracing::warn!("leaving with produced data that the object store or the coordinators did not take");
             }
         }
-        if let Some(coordination) = coordination {
+        if let Some(coordination) = &coordination {
             stage.send_replace(Stage::Draining);
-            let shards = coordination.shards.clone();
-            wait_until(&env, NOTICED, || shards.leading().is_empty()).await;
+            hand_over(&env, coordination).await;
             coordination.shards.stop().await;
-            coordination.controller.stop().await;
         }
         stage.send_replace(Stage::Leaving);
         let _ = env.timeout(Duration::from_secs(1), membership).await;
+        if let Some(coordination) = coordination {
+            coordination.controller.stop().await;
+        }
         let _ = env.timeout(Duration::from_secs(2), env.shut_down()).await;
+    }
+}
+
+/// Waits while shards move to other coordinators; when none moves any more, nobody is there to take the rest.
+async fn hand_over(env: &Env, coordination: &Coordination) {
+    loop {
+        let left = coordination.shards.leading().len();
+        if left == 0 {
+            return;
+        }
+        wait_until(env, MOVING, || coordination.shards.leading().len() < left).await;
+        if coordination.shards.leading().len() == left {
+            return;
+        }
     }
 }
 

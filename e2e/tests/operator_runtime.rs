@@ -11,16 +11,19 @@
     reason = "tests"
 )]
 
+#[path = "operator_support/kafka.rs"]
+mod kafka;
 mod operator_support;
 
 use std::time::{Duration, Instant};
 
 use crds::{DisklessCluster, DisklessTopic};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps,
 };
 use kube::ResourceExt;
-use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PostParams};
 use operator_support::*;
 use serde_json::json;
 
@@ -37,6 +40,8 @@ fn permissive() -> Vec<CustomResourceDefinition> {
                 x_kubernetes_preserve_unknown_fields: Some(true),
                 ..Default::default()
             };
+            // A scale would want numbers where it points to.
+            version.subresources.as_mut().unwrap().scale = None;
             version.schema.as_mut().unwrap().open_api_v3_schema = Some(anything);
         }
     }
@@ -100,4 +105,98 @@ async fn the_operator_waits_for_its_kinds_and_bears_objects_it_cannot_read() {
     assert!(text.contains("spec.brokers.replicas"), "{text}");
     wait_condition(&clusters, "bad", "Stalled", "True").await;
     assert!(clusters.get("bad").await.unwrap().finalizers().is_empty());
+}
+
+/// What the operator does and nothing else, in the form of a Role.
+fn rules() -> serde_json::Value {
+    json!([
+        {"apiGroups": ["diskless.dev"], "resources": ["disklessclusters"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["diskless.dev"], "resources": ["disklesstopics"], "verbs": ["get", "list", "watch", "patch"]},
+        {
+            "apiGroups": ["diskless.dev"],
+            "resources": ["disklessclusters/status", "disklesstopics/status"],
+            "verbs": ["patch"],
+        },
+        {
+            "apiGroups": [""],
+            "resources": ["serviceaccounts", "services", "configmaps"],
+            "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+        },
+        {
+            "apiGroups": ["policy"],
+            "resources": ["poddisruptionbudgets"],
+            "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+        },
+        {
+            "apiGroups": ["apps"],
+            "resources": ["statefulsets"],
+            "verbs": ["get", "list", "watch", "create", "patch"],
+        },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
+        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_in_one_namespace_is_enough() {
+    let plane = ControlPlane::start().await;
+    plane.namespace("narrow").await;
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "operator"}, "rules": rules()});
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "operator"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"},
+        "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": "narrow"}],
+    });
+    apply(&plane.api::<Role>("narrow"), &role).await.unwrap();
+    apply(&plane.api::<RoleBinding>("narrow"), &binding)
+        .await
+        .unwrap();
+
+    let text = std::fs::read_to_string(plane.server.kubeconfig()).unwrap();
+    let mut kubeconfig: serde_json::Value = serde_json::from_str(&text).unwrap();
+    kubeconfig["users"][0]["user"]["as"] = "system:serviceaccount:narrow:operator".into();
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
+    let kafka = kafka::Kafka::start().await;
+    let operator = Operator::spawn_with(
+        &path,
+        &kafka.address,
+        &["--namespace=narrow", "--lease-namespace=narrow"],
+    );
+    eventually("the operator is ready", || async { operator.is_ready() }).await;
+
+    let clusters: Api<DisklessCluster> = plane.api("narrow");
+    apply(&clusters, &cluster("demo", 4)).await.unwrap();
+    wait_condition(&clusters, "demo", "Ready", "False/CredentialsMissing").await;
+    create_secret(&plane, "narrow").await;
+    wait_condition(&clusters, "demo", "Ready", "True/AsSpecified").await;
+    let mut changed = cluster("demo", 1);
+    changed["spec"]["image"] = "v2".into();
+    apply(&clusters, &changed).await.unwrap();
+    wait_condition(&clusters, "demo", "Ready", "True/AsSpecified").await;
+    let topics: Api<DisklessTopic> = plane.api("narrow");
+    let topic = json!({
+        "apiVersion": "diskless.dev/v1alpha1", "kind": "DisklessTopic", "metadata": {"name": "orders"},
+        "spec": {"clusterRef": {"name": "demo"}, "deletionPolicy": "Delete"},
+    });
+    apply(&topics, &topic).await.unwrap();
+    wait_condition(&topics, "orders", "Ready", "True/AsSpecified").await;
+    let events = plane.events("narrow", "demo").await;
+    assert!(
+        events.iter().any(|event| event.starts_with("ScalingDown")),
+        "{events:?}"
+    );
+
+    assert!(kafka.topic("orders").is_some());
+    topics.delete("orders", &DeleteParams::default()).await.unwrap();
+    eventually("the topic's object is gone", || async {
+        topics.get_opt("orders").await.unwrap().is_none()
+    })
+    .await;
+    assert_eq!(kafka.topic("orders"), None);
 }

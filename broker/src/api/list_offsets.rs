@@ -18,6 +18,8 @@ use crate::net::Answer;
 
 /// The only leader epoch there is.
 const EPOCH: i32 = 0;
+/// First version that answers with a leader epoch.
+const WITH_EPOCH: i16 = 4;
 /// Asks for the record with the largest timestamp.
 const MAX_TIMESTAMP: i64 = -3;
 const WAIT: Duration = Duration::from_secs(10);
@@ -46,6 +48,7 @@ impl Api {
         let exact = found.into_iter().zip(timestamps).map(|(result, timestamp)| self.exact(result, timestamp));
         let mut results = futures::future::join_all(exact).await.into_iter();
         let mut errors = errors.into_iter();
+        let with_epoch = call.version() >= WITH_EPOCH;
         let topics = request.topics.into_iter().map(|topic| {
             let partitions = topic.partitions.iter().map(|partition| {
                 let answer = ListOffsetsPartitionResponse::default()
@@ -57,7 +60,7 @@ impl Api {
                     Some(ListOffsetsResult { error_code: 0, offset, timestamp, .. }) => answer
                         .with_offset(offset)
                         .with_timestamp(timestamp.0)
-                        .with_leader_epoch(if offset >= 0 { EPOCH } else { -1 }),
+                        .with_leader_epoch(if offset >= 0 && with_epoch { EPOCH } else { -1 }),
                     Some(result) => answer.with_error_code(result.error_code),
                     None => answer.with_error_code(ResponseError::UnknownServerError.code()),
                 }

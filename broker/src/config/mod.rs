@@ -75,6 +75,9 @@ pub struct Config {
     /// Logging.
     #[serde(default)]
     pub log: Log,
+    /// The node is the whole cluster (`dev`): there is nobody to wait for.
+    #[serde(skip)]
+    pub alone: bool,
 }
 
 /// `[broker]`
@@ -135,6 +138,7 @@ impl Config {
             produce: Produce { puts_per_second: if local { 1000 } else { 4 }, ..Produce::default() },
             cache: Cache::default(),
             log: Log::default(),
+            alone: true,
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::frames::{Frame, FrameReader, MemoryBudget};
+use super::frames::{FrameReader, MemoryBudget};
 use super::{Answer, Handler, Peer};
 use crate::metrics::Metrics;
 

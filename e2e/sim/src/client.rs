@@ -163,6 +163,7 @@ fn encode_batch(now: i64, producer: ProducerId, sequence: i32, value: u64) -> an
     let record = Record {
         transactional: false,
         control: false,
+        delete_horizon: false,
         partition_leader_epoch: NO_PARTITION_LEADER_EPOCH,
         producer_id: producer.id,
         producer_epoch: producer.epoch,

@@ -1,6 +1,8 @@
 //! The admin side of a Kafka broker, in memory: what the operator asks of brokers, answered from a map of topics
 //! through a codec that is not the operator's.
 
+#![allow(dead_code, reason = "not every test file uses all of it")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -171,21 +171,24 @@ impl Operator {
     }
 
     pub fn spawn(plane: &ControlPlane, admin_address: &str, more: &[&str]) -> Self {
+        Self::spawn_with(&plane.server.kubeconfig(), admin_address, more)
+    }
+
+    pub fn spawn_with(kubeconfig: &Path, admin_address: &str, more: &[&str]) -> Self {
         let port = free_port();
         let mut args: Vec<String> = [
             "run",
             "--broker-image=registry.example.org/diskless-broker:1",
-            "--lease-namespace=default",
             &format!("--listen=127.0.0.1:{port}"),
             &format!("--admin-address={admin_address}"),
         ]
         .map(str::to_owned)
         .to_vec();
         args.extend(more.iter().map(|arg| (*arg).to_owned()));
-        let kubeconfig = plane.server.kubeconfig().display().to_string();
         let program = binary("diskless-operator").expect("operator");
+        let environment = [("KUBECONFIG", kubeconfig.display().to_string())];
         Self {
-            process: Process::start(program, &args, &[("KUBECONFIG", kubeconfig)]),
+            process: Process::start(program, &args, &environment),
             port,
         }
     }
