@@ -37,7 +37,14 @@ impl ControllerHost {
         pool: Pool,
         settings: Settings,
     ) -> Arc<ControllerHost> {
-        Arc::new(ControllerHost { env, log, owner, pool, settings, current: Mutex::new(None) })
+        Arc::new(ControllerHost {
+            env,
+            log,
+            owner,
+            pool,
+            settings,
+            current: Mutex::new(None),
+        })
     }
 
     /// The controller, if this node is it.
@@ -57,9 +64,17 @@ impl ControllerHost {
                 return;
             }
         }
-        let rpc = Arc::new(DirectRpc { env: self.env.clone(), pool: self.pool.clone() });
-        let opened =
-            ControllerService::open(&self.env, self.log.clone(), self.owner.clone(), rpc, self.settings.clone());
+        let rpc = Arc::new(DirectRpc {
+            env: self.env.clone(),
+            pool: self.pool.clone(),
+        });
+        let opened = ControllerService::open(
+            &self.env,
+            self.log.clone(),
+            self.owner.clone(),
+            rpc,
+            self.settings.clone(),
+        );
         match opened.await {
             Ok(service) => {
                 *self.current.lock() = Some(service.clone());
@@ -100,14 +115,21 @@ impl DirectRpc {
             .map_err(|error| RpcError(error.to_string()))?;
         match answer.error_code {
             0 => Ok(()),
-            code => Err(RpcError(format!("shard {} answered with error {code}", leader.id))),
+            code => Err(RpcError(format!(
+                "shard {} answered with error {code}",
+                leader.id
+            ))),
         }
     }
 }
 
 #[async_trait]
 impl ShardRpc for DirectRpc {
-    async fn create_partitions(&self, leader: &Shard, request: CreatePartitionsRequest) -> Result<(), RpcError> {
+    async fn create_partitions(
+        &self,
+        leader: &Shard,
+        request: CreatePartitionsRequest,
+    ) -> Result<(), RpcError> {
         self.call(leader, api_key::CREATE_PARTITIONS, &request).await
     }
 

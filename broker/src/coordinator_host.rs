@@ -9,7 +9,9 @@ use blob::SharedStore;
 use cluster::configs::TopicConfig;
 use coordinator::protocol::HandOverFileRequest;
 use coordinator::replica::Options;
-use coordinator::shard::{HandOver, JobOptions, Jobs, RetentionConfig, RetentionOf, ShardOptions, ShardService};
+use coordinator::shard::{
+    HandOver, JobOptions, Jobs, RetentionConfig, RetentionOf, ShardOptions, ShardService,
+};
 use env::{Env, Instant};
 use groups::{GroupService, GroupSettings};
 use kafka_wire::ResponseError;
@@ -72,7 +74,10 @@ pub struct Led {
 impl CoordinatorHost {
     /// Leads nothing yet.
     pub fn new(parts: Parts) -> Arc<CoordinatorHost> {
-        Arc::new(CoordinatorHost { parts, state: Mutex::default() })
+        Arc::new(CoordinatorHost {
+            parts,
+            state: Mutex::default(),
+        })
     }
 
     /// Opens the shards of `lead` that are not open, gives up all others.
@@ -82,7 +87,9 @@ impl CoordinatorHost {
             return;
         }
         let now = self.parts.env.instant();
-        state.lost.retain(|_, at| now.saturating_duration_since(*at) < AFTER_LOSS);
+        state
+            .lost
+            .retain(|_, at| now.saturating_duration_since(*at) < AFTER_LOSS);
         for id in lead {
             if state.led.contains_key(id) || state.lost.contains_key(id) {
                 continue;
@@ -95,7 +102,12 @@ impl CoordinatorHost {
                 }
             }
         }
-        let given_up: Vec<ShardId> = state.led.keys().filter(|id| !lead.contains(id)).copied().collect();
+        let given_up: Vec<ShardId> = state
+            .led
+            .keys()
+            .filter(|id| !lead.contains(id))
+            .copied()
+            .collect();
         for id in given_up {
             if let Some(led) = state.led.remove(&id) {
                 self.parts.env.spawn(async move { led.shard.stop().await });
@@ -112,7 +124,12 @@ impl CoordinatorHost {
 
     /// A shard that is led here (or about to be: it says so itself).
     pub fn led(&self, id: ShardId) -> Result<Led, ResponseError> {
-        self.state.lock().led.get(&id).cloned().ok_or(ResponseError::NotCoordinator)
+        self.state
+            .lock()
+            .led
+            .get(&id)
+            .cloned()
+            .ok_or(ResponseError::NotCoordinator)
     }
 
     /// Gives everything up; returns when all that was accepted is answered.
@@ -128,10 +145,26 @@ impl CoordinatorHost {
     }
 
     fn open(self: &Arc<Self>, id: ShardId) -> Result<Led, coordinator::replica::StateError> {
-        let Parts { env, store, data_dir, owner, groups, .. } = &self.parts;
-        let log = ObjectLog::new(store.clone(), &format!("shard-{id}"), metalog::Options::default(), env.clone());
+        let Parts {
+            env,
+            store,
+            data_dir,
+            owner,
+            groups,
+            ..
+        } = &self.parts;
+        let log = ObjectLog::new(
+            store.clone(),
+            &format!("shard-{id}"),
+            metalog::Options::default(),
+            env.clone(),
+        );
         let log: Arc<dyn MetadataLog> = Arc::new(log);
-        let options = ShardOptions { shard: id, data_dir: data_dir.clone(), replica: Options::default() };
+        let options = ShardOptions {
+            shard: id,
+            data_dir: data_dir.clone(),
+            replica: Options::default(),
+        };
         let shard = ShardService::start(env, options, log, owner.clone())?;
         let groups = GroupService::start(env, shard.clone(), groups.clone());
 
@@ -153,13 +186,21 @@ impl CoordinatorHost {
     }
 
     fn jobs(&self) -> Jobs {
-        let Parts { env, store, metadata, coordinators, jobs, .. } = &self.parts;
+        let Parts {
+            env,
+            store,
+            metadata,
+            coordinators,
+            jobs,
+            ..
+        } = &self.parts;
         let metadata = metadata.clone();
         let retention: RetentionOf = Arc::new(move |topic: TopicId| {
             let image = metadata.image();
             let config = TopicConfig::of(image.topic_by_id(topic)?);
             // The shard's word for "no limit" is a negative number.
-            let limit = |limit: Option<u64>| limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
+            let limit =
+                |limit: Option<u64>| limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
             Some(RetentionConfig {
                 retention_ms: limit(config.retention_ms),
                 retention_bytes: limit(config.retention_bytes),
@@ -176,6 +217,12 @@ impl CoordinatorHost {
                 }
             })
         });
-        Jobs { store: store.clone(), object_key: wal::object_key, retention, hand_over, options: jobs.clone() }
+        Jobs {
+            store: store.clone(),
+            object_key: wal::object_key,
+            retention,
+            hand_over,
+            options: jobs.clone(),
+        }
     }
 }

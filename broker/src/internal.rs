@@ -5,14 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
 use cluster::protocol::{
-    AllocateProducerIdsRequest, AllocateProducerIdsResponse, ForwardRequest, ForwardResponse, HeartbeatRequest,
-    HeartbeatResponse,
+    AllocateProducerIdsRequest, AllocateProducerIdsResponse, ForwardRequest, ForwardResponse,
+    HeartbeatRequest, HeartbeatResponse,
 };
 use coordinator::protocol::{
-    CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest, DeleteRecordsResponse,
-    DeleteTopicsRequest, DescribeFilesRequest, DescribeFilesResponse, ErrorResponse, FindBatchesRequest,
-    FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse, TailRequest, TailResponse,
-    api_key,
+    CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest,
+    DeleteRecordsResponse, DeleteTopicsRequest, DescribeFilesRequest, DescribeFilesResponse, ErrorResponse,
+    FindBatchesRequest, FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse,
+    TailRequest, TailResponse, api_key,
 };
 use coordinator::shard::ShardService;
 use kafka_wire::frame::RequestHeader;
@@ -34,7 +34,11 @@ impl Internal {
     }
 
     fn shard(&self, id: ShardId) -> Result<ShardService, i16> {
-        self.coordination.shards.led(id).map(|led| led.shard).map_err(|error| error.code())
+        self.coordination
+            .shards
+            .led(id)
+            .map(|led| led.shard)
+            .map_err(|error| error.code())
     }
 
     async fn heartbeat(&self, request: HeartbeatRequest) -> HeartbeatResponse {
@@ -42,17 +46,29 @@ impl Internal {
             Some(controller) => controller.heartbeat(&request).await,
             None => {
                 let error_code = ResponseError::NotController.code();
-                HeartbeatResponse { error_code, controller_epoch: 0, image: None, lead: Vec::new() }
+                HeartbeatResponse {
+                    error_code,
+                    controller_epoch: 0,
+                    image: None,
+                    lead: Vec::new(),
+                }
             }
         }
     }
 
-    async fn allocate_producer_ids(&self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse {
+    async fn allocate_producer_ids(
+        &self,
+        request: AllocateProducerIdsRequest,
+    ) -> AllocateProducerIdsResponse {
         match self.coordination.controller.current() {
             Some(controller) => controller.allocate_producer_ids(&request).await,
             None => {
                 let error_code = ResponseError::NotController.code();
-                AllocateProducerIdsResponse { error_code, first: -1, count: 0 }
+                AllocateProducerIdsResponse {
+                    error_code,
+                    first: -1,
+                    count: 0,
+                }
             }
         }
     }
@@ -63,8 +79,14 @@ impl Internal {
             Err(_) => self.to_controller(&forwarded).await,
         };
         match answer {
-            Ok(response) => ForwardResponse { error_code: 0, response },
-            Err(error) => ForwardResponse { error_code: error.code(), response: Bytes::new() },
+            Ok(response) => ForwardResponse {
+                error_code: 0,
+                response,
+            },
+            Err(error) => ForwardResponse {
+                error_code: error.code(),
+                response: Bytes::new(),
+            },
         }
     }
 
@@ -72,29 +94,40 @@ impl Internal {
         let groups = self.coordination.shards.led(shard)?.groups;
         let (header, request) = parse(&forwarded.request)?;
         let client_id = header.client_id.as_deref().unwrap_or_default();
-        let answer = groups.handle(client_id, &forwarded.client_host, header.api_version, request).await?;
+        let answer = groups
+            .handle(client_id, &forwarded.client_host, header.api_version, request)
+            .await?;
         reply(&header, &answer)
     }
 
     async fn to_controller(&self, forwarded: &ForwardRequest) -> Result<Bytes, ResponseError> {
-        let controller = self.coordination.controller.current().ok_or(ResponseError::NotController)?;
+        let controller = self
+            .coordination
+            .controller
+            .current()
+            .ok_or(ResponseError::NotController)?;
         let (header, request) = parse(&forwarded.request)?;
         let answer = match &request {
-            RequestKind::CreateTopics(request) => {
-                controller.create_topics(request).await.map(ResponseKind::CreateTopics)
-            }
-            RequestKind::DeleteTopics(request) => {
-                controller.delete_topics(request).await.map(ResponseKind::DeleteTopics)
-            }
-            RequestKind::CreatePartitions(request) => {
-                controller.create_partitions(request).await.map(ResponseKind::CreatePartitions)
-            }
-            RequestKind::IncrementalAlterConfigs(request) => {
-                controller.incremental_alter_configs(request).await.map(ResponseKind::IncrementalAlterConfigs)
-            }
-            RequestKind::AlterConfigs(request) => {
-                controller.alter_configs(request).await.map(ResponseKind::AlterConfigs)
-            }
+            RequestKind::CreateTopics(request) => controller
+                .create_topics(request)
+                .await
+                .map(ResponseKind::CreateTopics),
+            RequestKind::DeleteTopics(request) => controller
+                .delete_topics(request)
+                .await
+                .map(ResponseKind::DeleteTopics),
+            RequestKind::CreatePartitions(request) => controller
+                .create_partitions(request)
+                .await
+                .map(ResponseKind::CreatePartitions),
+            RequestKind::IncrementalAlterConfigs(request) => controller
+                .incremental_alter_configs(request)
+                .await
+                .map(ResponseKind::IncrementalAlterConfigs),
+            RequestKind::AlterConfigs(request) => controller
+                .alter_configs(request)
+                .await
+                .map(ResponseKind::AlterConfigs),
             _ => return Err(ResponseError::InvalidRequest),
         };
         reply(&header, &answer.map_err(|_| ResponseError::NotController)?)
@@ -134,34 +167,72 @@ impl Handler for Internal {
     async fn handle(&self, api_key: i16, body: Bytes) -> Option<Bytes> {
         let answer = match api_key {
             api_key::COMMIT_FILE => shard_call!(self, body, CommitFileRequest, commit_file, |error_code| {
-                CommitFileResponse { error_code, batches: Vec::new() }
+                CommitFileResponse {
+                    error_code,
+                    batches: Vec::new(),
+                }
             }),
             api_key::TAIL => shard_call!(self, body, TailRequest, tail, |error_code| {
-                TailResponse { error_code, reset: false, next: LogOffset(0), partitions: Vec::new() }
+                TailResponse {
+                    error_code,
+                    reset: false,
+                    next: LogOffset(0),
+                    partitions: Vec::new(),
+                }
             }),
-            api_key::FIND_BATCHES => shard_call!(self, body, FindBatchesRequest, find_batches, |error_code| {
-                FindBatchesResponse { error_code, applied: LogOffset(0), partitions: Vec::new() }
-            }),
-            api_key::LIST_OFFSETS => shard_call!(self, body, ListOffsetsRequest, list_offsets, |error_code| {
-                ListOffsetsResponse { error_code, partitions: Vec::new() }
-            }),
-            api_key::DELETE_RECORDS => shard_call!(self, body, DeleteRecordsRequest, delete_records, |error_code| {
-                DeleteRecordsResponse { error_code, partitions: Vec::new() }
-            }),
+            api_key::FIND_BATCHES => {
+                shard_call!(self, body, FindBatchesRequest, find_batches, |error_code| {
+                    FindBatchesResponse {
+                        error_code,
+                        applied: LogOffset(0),
+                        partitions: Vec::new(),
+                    }
+                })
+            }
+            api_key::LIST_OFFSETS => {
+                shard_call!(self, body, ListOffsetsRequest, list_offsets, |error_code| {
+                    ListOffsetsResponse {
+                        error_code,
+                        partitions: Vec::new(),
+                    }
+                })
+            }
+            api_key::DELETE_RECORDS => {
+                shard_call!(self, body, DeleteRecordsRequest, delete_records, |error_code| {
+                    DeleteRecordsResponse {
+                        error_code,
+                        partitions: Vec::new(),
+                    }
+                })
+            }
             api_key::CREATE_PARTITIONS => {
-                shard_call!(self, body, CreatePartitionsRequest, create_partitions, |error_code| {
+                shard_call!(
+                    self,
+                    body,
+                    CreatePartitionsRequest,
+                    create_partitions,
+                    |error_code| { ErrorResponse { error_code } }
+                )
+            }
+            api_key::DELETE_TOPICS => {
+                shard_call!(self, body, DeleteTopicsRequest, delete_topics, |error_code| {
                     ErrorResponse { error_code }
                 })
             }
-            api_key::DELETE_TOPICS => shard_call!(self, body, DeleteTopicsRequest, delete_topics, |error_code| {
-                ErrorResponse { error_code }
-            }),
-            api_key::DESCRIBE_FILES => shard_call!(self, body, DescribeFilesRequest, describe_files, |error_code| {
-                DescribeFilesResponse { error_code, oldest_file: Timestamp(-1), known: Vec::new() }
-            }),
-            api_key::HAND_OVER_FILE => shard_call!(self, body, HandOverFileRequest, hand_over_file, |error_code| {
-                ErrorResponse { error_code }
-            }),
+            api_key::DESCRIBE_FILES => {
+                shard_call!(self, body, DescribeFilesRequest, describe_files, |error_code| {
+                    DescribeFilesResponse {
+                        error_code,
+                        oldest_file: Timestamp(-1),
+                        known: Vec::new(),
+                    }
+                })
+            }
+            api_key::HAND_OVER_FILE => {
+                shard_call!(self, body, HandOverFileRequest, hand_over_file, |error_code| {
+                    ErrorResponse { error_code }
+                })
+            }
             api_key::HEARTBEAT => encode(&self.heartbeat(decode(body).ok()?).await),
             api_key::ALLOCATE_PRODUCER_IDS => encode(&self.allocate_producer_ids(decode(body).ok()?).await),
             api_key::FORWARD => encode(&self.forward(decode(body).ok()?).await),

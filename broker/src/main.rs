@@ -20,7 +20,11 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Parser)]
-#[command(name = "diskless-broker", version, about = "A Kafka broker that keeps its data in an object store")]
+#[command(
+    name = "diskless-broker",
+    version,
+    about = "A Kafka broker that keeps its data in an object store"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -62,7 +66,11 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     let (config, dev) = match command {
         Command::Serve { config } => (Config::load(&config)?, false),
-        Command::Dev { data, port, object_store } => {
+        Command::Dev {
+            data,
+            port,
+            object_store,
+        } => {
             let data = std::path::absolute(&data).with_context(|| format!("--data {}", data.display()))?;
             std::fs::create_dir_all(&data).with_context(|| format!("--data {}", data.display()))?;
             (Config::dev(&data, port, object_store.as_deref()), true)
@@ -72,7 +80,10 @@ fn run(command: Command) -> anyhow::Result<()> {
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("a TLS provider is installed already"))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
     runtime.block_on(serve(config, dev))
 }
 
@@ -82,15 +93,21 @@ async fn serve(config: Config, dev: bool) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
     let store = &config.object_store;
     let opened = blob::open(&store.url, store.credentials_dir.as_deref(), env.clone()).await?;
-    let probed = env.timeout(PATIENCE, blob::probe(opened.store.as_ref(), &env)).await;
-    probed.map_err(|_| anyhow::anyhow!("object_store.url: {}: no answer within {PATIENCE:?}", store.url))??;
+    let probed = env
+        .timeout(PATIENCE, blob::probe(opened.store.as_ref(), &env))
+        .await;
+    probed
+        .map_err(|_| anyhow::anyhow!("object_store.url: {}: no answer within {PATIENCE:?}", store.url))??;
     let url = store.url.clone();
     let node = Node::start(env.clone(), config, opened.store).await?;
     node.metrics().add(StoreCollector(opened.metrics));
     if dev {
         node.ready().await;
         let port = node.kafka_port().unwrap_or_default();
-        eprintln!("Kafka on localhost:{port} over {url} (metrics on http://localhost:{}/metrics)", node.admin_port());
+        eprintln!(
+            "Kafka on localhost:{port} over {url} (metrics on http://localhost:{}/metrics)",
+            node.admin_port()
+        );
     }
     tokio::select! {
         _ = terminate.recv() => {}

@@ -80,7 +80,16 @@ impl Membership {
         coordination: Option<Coordination>,
         stage: watch::Receiver<Stage>,
     ) -> Membership {
-        Membership { env, pool, cluster_log, node, metadata, coordination, stage, refused: false }
+        Membership {
+            env,
+            pool,
+            cluster_log,
+            node,
+            metadata,
+            coordination,
+            stage,
+            refused: false,
+        }
     }
 
     /// Runs until the node has told the controller that it leaves, or the node ends.
@@ -129,7 +138,9 @@ impl Membership {
     }
 
     async fn consider_take_over(&self, absent: Absent, last_answer: Instant) {
-        let Some(coordination) = &self.coordination else { return };
+        let Some(coordination) = &self.coordination else {
+            return;
+        };
         if *self.stage.borrow() != Stage::Active {
             return;
         }
@@ -154,7 +165,9 @@ impl Membership {
             request.leading = coordination.shards.leading();
         }
         let deadline = self.env.instant() + ANSWER;
-        let call = self.pool.call::<HeartbeatResponse>(address, api_key::HEARTBEAT, &request, deadline);
+        let call = self
+            .pool
+            .call::<HeartbeatResponse>(address, api_key::HEARTBEAT, &request, deadline);
         let news = async {
             let _ = self.stage.changed().await;
         };

@@ -46,7 +46,8 @@ impl MetadataWriter {
     pub fn update(&self, record: ImageRecord) {
         self.current.send_if_modified(|current| {
             let present = current.record();
-            let newer = (record.controller_epoch, record.version) > (present.controller_epoch, present.version);
+            let newer =
+                (record.controller_epoch, record.version) > (present.controller_epoch, present.version);
             if newer {
                 *current = Arc::new(MetadataImage::new(record));
             }

@@ -16,8 +16,9 @@ use prometheus_client::registry::{Registry, Unit};
 use types::FastMap;
 
 /// Upper bounds of all latency histograms, in seconds.
-const LATENCY: [f64; 16] =
-    [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 30.0];
+const LATENCY: [f64; 16] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 30.0,
+];
 
 fn latency() -> Histogram {
     Histogram::new(LATENCY)
@@ -73,7 +74,12 @@ impl Default for Metrics {
         let requests = Family::<Label, Counter>::default();
         let latencies = Family::<Label, Histogram>::new_with_constructor(latency);
         registry.register("requests", "Requests answered", requests.clone());
-        registry.register_with_unit("request_latency", "Arrival to answer", Unit::Seconds, latencies.clone());
+        registry.register_with_unit(
+            "request_latency",
+            "Arrival to answer",
+            Unit::Seconds,
+            latencies.clone(),
+        );
         let apis = versions::SUPPORTED.iter().map(|row| {
             let label = [("api", name(row.key))];
             let requests = requests.get_or_create_owned(&label);
@@ -138,24 +144,73 @@ impl Metrics {
     fn register(&self, registry: &mut Registry) {
         registry.register("connections", "Open client connections", self.connections.clone());
         let counters = [
-            ("connections_refused", "Connections over listeners.max_connections", &self.connections_refused),
-            ("connections_broken", "Connections ended by what the peer sent", &self.connections_broken),
-            ("produce_batches", "Record batches accepted from producers", &self.produce_batches),
-            ("produce_failed_batches", "Record batches answered with an error", &self.produce_failed_batches),
-            ("upload_failures", "WAL objects that could not be written", &self.upload_failures),
-            ("commit_failures", "Commits of WAL objects without an answer", &self.commit_failures),
+            (
+                "connections_refused",
+                "Connections over listeners.max_connections",
+                &self.connections_refused,
+            ),
+            (
+                "connections_broken",
+                "Connections ended by what the peer sent",
+                &self.connections_broken,
+            ),
+            (
+                "produce_batches",
+                "Record batches accepted from producers",
+                &self.produce_batches,
+            ),
+            (
+                "produce_failed_batches",
+                "Record batches answered with an error",
+                &self.produce_failed_batches,
+            ),
+            (
+                "upload_failures",
+                "WAL objects that could not be written",
+                &self.upload_failures,
+            ),
+            (
+                "commit_failures",
+                "Commits of WAL objects without an answer",
+                &self.commit_failures,
+            ),
         ];
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
         }
         let bytes = Unit::Bytes;
-        registry.register_with_unit("produce", "Records accepted", bytes.clone(), self.produce_bytes.clone());
+        registry.register_with_unit(
+            "produce",
+            "Records accepted",
+            bytes.clone(),
+            self.produce_bytes.clone(),
+        );
         registry.register_with_unit("fetch", "Records sent", bytes.clone(), self.fetch_bytes.clone());
-        registry.register_with_unit("produce_buffer", "Not yet in an object", bytes.clone(), self.buffer_bytes.clone());
-        registry.register_with_unit("segment", "Size of WAL objects", bytes, self.segment_bytes.clone());
+        registry.register_with_unit(
+            "produce_buffer",
+            "Not yet in an object",
+            bytes.clone(),
+            self.buffer_bytes.clone(),
+        );
+        registry.register_with_unit(
+            "segment",
+            "Size of WAL objects",
+            bytes,
+            self.segment_bytes.clone(),
+        );
         let seconds = Unit::Seconds;
-        registry.register_with_unit("upload_latency", "WAL object writes", seconds.clone(), self.upload_latency.clone());
-        registry.register_with_unit("commit_latency", "Commits of WAL objects", seconds, self.commit_latency.clone());
+        registry.register_with_unit(
+            "upload_latency",
+            "WAL object writes",
+            seconds.clone(),
+            self.upload_latency.clone(),
+        );
+        registry.register_with_unit(
+            "commit_latency",
+            "Commits of WAL objects",
+            seconds,
+            self.commit_latency.clone(),
+        );
     }
 
     /// The counts of an API; `None` if it is not served.
@@ -185,29 +240,45 @@ pub struct StoreCollector(pub Arc<blob::Metrics>);
 impl Collector for StoreCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let rows = self.0.snapshot();
-        let counters: [(&str, &str, fn(&blob::OperationSnapshot) -> u64); 4] = [
-            ("object_store_requests", "Requests, as the provider bills them", |row| row.requests),
+        type Row = (&'static str, &'static str, fn(&blob::OperationSnapshot) -> u64);
+        let counters: [Row; 4] = [
+            (
+                "object_store_requests",
+                "Requests, as the provider bills them",
+                |row| row.requests,
+            ),
             ("object_store_errors", "Requests that failed", |row| row.errors),
-            ("object_store_throttled", "Requests that were throttled", |row| row.throttled),
-            ("object_store_body_bytes", "Bytes written or read", |row| row.bytes),
+            ("object_store_throttled", "Requests that were throttled", |row| {
+                row.throttled
+            }),
+            ("object_store_body_bytes", "Bytes written or read", |row| {
+                row.bytes
+            }),
         ];
         for (name, help, value) in counters {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for row in &rows {
-                ConstCounter::new(value(row)).encode(family.encode_family(&[("operation", row.operation.name())])?)?;
+                ConstCounter::new(value(row))
+                    .encode(family.encode_family(&[("operation", row.operation.name())])?)?;
             }
         }
         let unit = Unit::Seconds;
         let name = "object_store_latency";
         let mut family = encoder.encode_descriptor(name, "Requests", Some(&unit), MetricType::Histogram)?;
         for row in &rows {
-            let bounds = blob::LATENCY_BUCKETS_MS.iter().map(|ms| Duration::from_millis(*ms).as_secs_f64());
-            let buckets: Vec<(f64, u64)> =
-                bounds.chain([f64::MAX]).zip(row.latency.iter().copied()).collect();
+            let bounds = blob::LATENCY_BUCKETS_MS
+                .iter()
+                .map(|ms| Duration::from_millis(*ms).as_secs_f64());
+            let buckets: Vec<(f64, u64)> = bounds
+                .chain([f64::MAX])
+                .zip(row.latency.iter().copied())
+                .collect();
             let sum = Duration::from_micros(row.latency_sum_us).as_secs_f64();
             let labels = [("operation", row.operation.name())];
             let count = row.latency.iter().sum();
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+            family
+                .encode_family(&labels)?
+                .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
         }
         Ok(())
     }
@@ -224,7 +295,12 @@ pub struct GaugeCollector<F> {
 impl<F: Fn() -> f64 + Send + Sync + 'static> GaugeCollector<F> {
     /// `value` is called at every scrape.
     pub fn new(name: &'static str, help: &'static str, unit: Option<Unit>, value: F) -> Self {
-        GaugeCollector { name, help, unit, value }
+        GaugeCollector {
+            name,
+            help,
+            unit,
+            value,
+        }
     }
 }
 
@@ -237,7 +313,12 @@ impl<F> std::fmt::Debug for GaugeCollector<F> {
 impl<F: Fn() -> f64 + Send + Sync + 'static> Collector for GaugeCollector<F> {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let gauge = ConstGauge::new((self.value)());
-        gauge.encode(encoder.encode_descriptor(self.name, self.help, self.unit.as_ref(), MetricType::Gauge)?)
+        gauge.encode(encoder.encode_descriptor(
+            self.name,
+            self.help,
+            self.unit.as_ref(),
+            MetricType::Gauge,
+        )?)
     }
 }
 
@@ -257,7 +338,12 @@ impl Collector for CacheCollector {
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
         }
         let bytes = ConstGauge::new(i64::try_from(stats.bytes).unwrap_or(i64::MAX));
-        bytes.encode(encoder.encode_descriptor("cache", "Held in memory", Some(&Unit::Bytes), MetricType::Gauge)?)
+        bytes.encode(encoder.encode_descriptor(
+            "cache",
+            "Held in memory",
+            Some(&Unit::Bytes),
+            MetricType::Gauge,
+        )?)
     }
 }
 
@@ -272,7 +358,12 @@ mod tests {
         metrics.api(0).unwrap().requests.inc();
         metrics.api(0).unwrap().latency.observe(0.003);
         metrics.add(StoreCollector(Arc::new(blob::Metrics::default())));
-        metrics.add(GaugeCollector::new("flush_age", "help", Some(Unit::Seconds), || 1.5));
+        metrics.add(GaugeCollector::new(
+            "flush_age",
+            "help",
+            Some(Unit::Seconds),
+            || 1.5,
+        ));
         let text = metrics.text();
         for line in [
             "diskless_produce_bytes_total 7",

@@ -67,10 +67,16 @@ impl Node {
         let coordinators = Coordinators::new(env.clone(), metadata.clone(), pool.clone());
 
         let bind = format!("{}:{}", config.internal.host, config.internal.port);
-        let listener =
-            env.listen(&bind).await.with_context(|| format!("internal.port: cannot listen on {bind}"))?;
+        let listener = env
+            .listen(&bind)
+            .await
+            .with_context(|| format!("internal.port: cannot listen on {bind}"))?;
         let internal = format!("{}:{}", config.internal_host(), listener.port());
-        let owner = Owner { node_id: id.0, incarnation: env.uuid(), address: internal.clone() };
+        let owner = Owner {
+            node_id: id.0,
+            incarnation: env.uuid(),
+            address: internal.clone(),
+        };
         let cluster_log: Arc<dyn MetadataLog> = Arc::new(ObjectLog::new(
             store.clone(),
             "cluster",
@@ -93,14 +99,24 @@ impl Node {
                 groups,
                 jobs: JobOptions::default(),
             };
-            let mut settings =
-                Settings { metadata_partitions: config.coordinator.metadata_partitions, ..Settings::default() };
+            let mut settings = Settings {
+                metadata_partitions: config.coordinator.metadata_partitions,
+                ..Settings::default()
+            };
             if config.alone {
                 settings.grace = Duration::ZERO;
             }
-            let controller =
-                ControllerHost::new(env.clone(), cluster_log.clone(), owner.clone(), pool.clone(), settings);
-            Coordination { shards: CoordinatorHost::new(parts), controller }
+            let controller = ControllerHost::new(
+                env.clone(),
+                cluster_log.clone(),
+                owner.clone(),
+                pool.clone(),
+                settings,
+            );
+            Coordination {
+                shards: CoordinatorHost::new(parts),
+                controller,
+            }
         });
         if let Some(coordination) = &coordination {
             let handler: Arc<dyn Handler> = Internal::new(coordination.clone());
@@ -108,9 +124,18 @@ impl Node {
         }
 
         let broker = match &config.listeners {
-            Some(listeners) if config.has(Role::Broker) => {
-                Some(broker_role(&env, &config, listeners, store, &metadata, &coordinators, &metrics).await?)
-            }
+            Some(listeners) if config.has(Role::Broker) => Some(
+                broker_role(
+                    &env,
+                    &config,
+                    listeners,
+                    store,
+                    &metadata,
+                    &coordinators,
+                    &metrics,
+                )
+                .await?,
+            ),
             _ => None,
         };
 
@@ -128,12 +153,27 @@ impl Node {
         let membership = env.spawn(membership.run());
 
         let bind = format!("{}:{}", config.admin.host, config.admin.port);
-        let listener = env.listen(&bind).await.with_context(|| format!("admin.port: cannot listen on {bind}"))?;
+        let listener = env
+            .listen(&bind)
+            .await
+            .with_context(|| format!("admin.port: cannot listen on {bind}"))?;
         let admin_port = listener.port();
-        let health = Arc::new(Ready { metadata: metadata.clone(), broker: broker.as_ref().map(|broker| broker.id) });
+        let health = Arc::new(Ready {
+            metadata: metadata.clone(),
+            broker: broker.as_ref().map(|broker| broker.id),
+        });
         env.spawn(admin::serve(env.clone(), listener, health, metrics.clone()));
 
-        Ok(Node { env, metadata, stage, membership, broker, coordination, metrics, admin_port })
+        Ok(Node {
+            env,
+            metadata,
+            stage,
+            membership,
+            broker,
+            coordination,
+            metrics,
+            admin_port,
+        })
     }
 
     /// The node's metrics, to add what is counted elsewhere.
@@ -153,7 +193,10 @@ impl Node {
 
     /// Waits until the node takes part in the cluster.
     pub async fn ready(&self) {
-        let health = Ready { metadata: self.metadata.clone(), broker: self.broker.as_ref().map(|broker| broker.id) };
+        let health = Ready {
+            metadata: self.metadata.clone(),
+            broker: self.broker.as_ref().map(|broker| broker.id),
+        };
         while health.ready().is_err() {
             self.env.sleep(LOOK).await;
         }
@@ -161,12 +204,25 @@ impl Node {
 
     /// Leaves in good order: clients and shards move elsewhere, what was taken in is flushed and answered.
     pub async fn stop(self) {
-        let Node { env, metadata, stage, membership, broker, coordination, .. } = self;
+        let Node {
+            env,
+            metadata,
+            stage,
+            membership,
+            broker,
+            coordination,
+            ..
+        } = self;
         if let Some(broker) = broker {
             broker.draining.cancel();
             if coordination.is_none() {
                 stage.send_replace(Stage::Draining);
-                let gone = || metadata.image().broker(broker.id).is_none_or(|broker| broker.draining);
+                let gone = || {
+                    metadata
+                        .image()
+                        .broker(broker.id)
+                        .is_none_or(|broker| broker.draining)
+                };
                 wait_until(&env, NOTICED, gone).await;
             }
             // A node that coordinates, too, keeps its shards until here: perhaps nobody else can take its commits.
@@ -174,7 +230,9 @@ impl Node {
             let deadline = env.instant() + FLUSH;
             broker.net.stop(deadline).await;
             if !broker.producer.finish(deadline).await {
-                tracing::warn!("leaving with produced data that the object store or the coordinators did not take");
+                tracing::warn!(
+                    "leaving with produced data that the object store or the coordinators did not take"
+                );
             }
         }
         if let Some(coordination) = &coordination {
@@ -234,10 +292,21 @@ async fn broker_role(
         metrics.clone(),
     );
     let windows = Windows::default();
-    env.spawn(follow(env.clone(), metadata.clone(), coordinators.clone(), windows.clone()));
+    env.spawn(follow(
+        env.clone(),
+        metadata.clone(),
+        coordinators.clone(),
+        windows.clone(),
+    ));
     let draining = CancellationToken::new();
     let objects = Objects::new(env.clone(), cache);
-    let fetcher = Fetcher::new(env.clone(), windows, coordinators.clone(), objects, draining.clone());
+    let fetcher = Fetcher::new(
+        env.clone(),
+        windows,
+        coordinators.clone(),
+        objects,
+        draining.clone(),
+    );
     let api = Api::new(Services {
         env: env.clone(),
         node: id,
@@ -252,13 +321,26 @@ async fn broker_role(
     });
     let budget = MemoryBudget::new(config.produce.memory_bytes);
     let net = net::start(env.clone(), listeners, budget, Arc::new(api), metrics.clone()).await?;
-    Ok(BrokerRole { id, net, producer, draining })
+    Ok(BrokerRole {
+        id,
+        net,
+        producer,
+        draining,
+    })
 }
 
 /// What every heartbeat says of this node.
-fn introduction(config: &Config, owner: &Owner, internal: String, broker: Option<&BrokerRole>) -> HeartbeatRequest {
+fn introduction(
+    config: &Config,
+    owner: &Owner,
+    internal: String,
+    broker: Option<&BrokerRole>,
+) -> HeartbeatRequest {
     let zone_ports = broker.map(|broker| broker.net.zone_ports()).unwrap_or_default();
-    let zone_port = |(zone, port): &(String, u16)| ZonePort { zone: zone.clone(), port: *port };
+    let zone_port = |(zone, port): &(String, u16)| ZonePort {
+        zone: zone.clone(),
+        port: *port,
+    };
     HeartbeatRequest {
         node: config.node.node_id(),
         incarnation: owner.incarnation,
@@ -266,7 +348,11 @@ fn introduction(config: &Config, owner: &Owner, internal: String, broker: Option
         broker: broker.is_some(),
         coordinator: config.has(Role::Coordinator),
         internal,
-        host: config.listeners.as_ref().map(|listeners| listeners.advertised_host.clone()).unwrap_or_default(),
+        host: config
+            .listeners
+            .as_ref()
+            .map(|listeners| listeners.advertised_host.clone())
+            .unwrap_or_default(),
         port: broker.map_or(0, |broker| broker.net.port()),
         zone_ports: zone_ports.iter().map(zone_port).collect(),
         draining: false,

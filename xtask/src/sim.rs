@@ -15,17 +15,17 @@ pub struct Args {
     /// The first of them.
     #[arg(long, default_value_t = 1)]
     first_seed: u64,
-    /// Print everything that happens.
+    /// Run this seed alone and print everything that happens.
     #[arg(long)]
-    trace: bool,
+    replay: Option<u64>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let mut command = Command::new("cargo");
     command.args(["run", "--release", "--quiet", "-p", "sim", "--"]);
     command.args(["--seeds", &args.seeds.to_string(), "--first-seed", &args.first_seed.to_string()]);
-    if args.trace {
-        command.arg("--trace");
+    if let Some(seed) = args.replay {
+        command.args(["--replay", &seed.to_string()]);
     }
     run_command(&mut command)
 }

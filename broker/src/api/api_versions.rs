@@ -22,7 +22,10 @@ impl Api {
             return call.reply(ApiVersionsResponse::default().with_error_code(error_code));
         }
         let keys = versions::advertised().map(|row| {
-            ApiVersion::default().with_api_key(row.key as i16).with_min_version(row.min).with_max_version(row.max)
+            ApiVersion::default()
+                .with_api_key(row.key as i16)
+                .with_min_version(row.min)
+                .with_max_version(row.max)
         });
         call.reply(ApiVersionsResponse::default().with_api_keys(keys.collect()))
     }

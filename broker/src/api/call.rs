@@ -22,7 +22,11 @@ impl Call {
 
     /// The answer in the version of the request.
     pub(super) fn reply(&self, response: impl Into<ResponseKind>) -> Answer {
-        self.send(response::encode(self.version(), self.header.correlation_id, &response.into()))
+        self.send(response::encode(
+            self.version(),
+            self.header.correlation_id,
+            &response.into(),
+        ))
     }
 
     /// A frame that was encoded elsewhere.

@@ -29,7 +29,9 @@ impl Api {
             Ok(answer) => answer,
             Err(error) => {
                 let topics = request.topics.into_iter().map(|topic| {
-                    CreatableTopicResult::default().with_name(topic.name).with_error_code(error.code())
+                    CreatableTopicResult::default()
+                        .with_name(topic.name)
+                        .with_error_code(error.code())
                 });
                 return call.reply(CreateTopicsResponse::default().with_topics(topics.collect()));
             }
@@ -43,7 +45,8 @@ impl Api {
                 .filter(|topic| topic.error_code == 0)
                 .map(|topic| topic.name.as_str())
                 .collect();
-            self.see(|image| created.iter().all(|name| image.topic(name).is_some())).await;
+            self.see(|image| created.iter().all(|name| image.topic(name).is_some()))
+                .await;
         }
         call.pass_back(answer)
     }
@@ -55,17 +58,20 @@ impl Api {
         request: &CreateTopicsRequest,
         deadline: Instant,
     ) -> Result<CreateTopicsResponse, ForwardError> {
-        self.ask(call, Destination::Controller, request, OWN_VERSION, deadline).await
+        self.ask(call, Destination::Controller, request, OWN_VERSION, deadline)
+            .await
     }
 
     /// Passes the request on to the controller. Without an answer in time whether it was done is unknown, which is what
     /// REQUEST_TIMED_OUT says.
     pub(super) async fn to_controller(&self, call: &Call, timeout_ms: i32) -> Result<Bytes, ResponseError> {
         let deadline = self.deadline(timeout_ms.clamp(*TIMEOUT.start(), *TIMEOUT.end()).into());
-        self.pass(call, Destination::Controller, deadline).await.map_err(|error| {
-            tracing::debug!(%error, "the controller cannot be reached");
-            ResponseError::RequestTimedOut
-        })
+        self.pass(call, Destination::Controller, deadline)
+            .await
+            .map_err(|error| {
+                tracing::debug!(%error, "the controller cannot be reached");
+                ResponseError::RequestTimedOut
+            })
     }
 
     /// [`Api::to_controller`] for requests that need nothing else.
@@ -89,5 +95,7 @@ impl Api {
 
 /// The controller's answer, to look into.
 pub(super) fn decoded<R: Request>(call: &Call, answer: &Bytes) -> Option<R::Response> {
-    client::decode::<R>(answer.clone(), call.version()).ok().map(|(_, response)| response)
+    client::decode::<R>(answer.clone(), call.version())
+        .ok()
+        .map(|(_, response)| response)
 }

@@ -17,14 +17,20 @@ impl Api {
         let image = self.metadata.image();
         let mut by_shard: BTreeMap<ShardId, Vec<GroupId>> = BTreeMap::new();
         for group in &request.groups_names {
-            by_shard.entry(image.group_shard(group)).or_default().push(group.clone());
+            by_shard
+                .entry(image.group_shard(group))
+                .or_default()
+                .push(group.clone());
         }
         let deadline = self.env.instant() + GROUP;
         let asked = by_shard.into_iter().map(|(shard, groups)| {
             let part = request.clone().with_groups_names(groups);
             let call = &call;
             async move {
-                match self.ask(call, Destination::Shard(shard), &part, call.version(), deadline).await {
+                match self
+                    .ask(call, Destination::Shard(shard), &part, call.version(), deadline)
+                    .await
+                {
                     Ok(answer) => answer.results,
                     Err(error) => {
                         tracing::debug!(%shard, %error, "groups cannot be deleted");
@@ -33,7 +39,11 @@ impl Api {
                 }
             }
         });
-        let results = futures::future::join_all(asked).await.into_iter().flatten().collect();
+        let results = futures::future::join_all(asked)
+            .await
+            .into_iter()
+            .flatten()
+            .collect();
         call.reply(DeleteGroupsResponse::default().with_results(results))
     }
 }

@@ -19,9 +19,15 @@ impl Api {
                 let failed = DeletableTopicResult::default().with_error_code(error.code());
                 let results = if call.version() >= STATES {
                     let named = request.topics.into_iter();
-                    named.map(|topic| failed.clone().with_name(topic.name).with_topic_id(topic.topic_id)).collect()
+                    named
+                        .map(|topic| failed.clone().with_name(topic.name).with_topic_id(topic.topic_id))
+                        .collect()
                 } else {
-                    request.topic_names.into_iter().map(|name| failed.clone().with_name(Some(name))).collect()
+                    request
+                        .topic_names
+                        .into_iter()
+                        .map(|name| failed.clone().with_name(Some(name)))
+                        .collect()
                 };
                 return call.reply(DeleteTopicsResponse::default().with_responses(results));
             }
@@ -35,7 +41,8 @@ impl Api {
                 .filter_map(|result| before.topic(result.name.as_ref()?.as_str()))
                 .map(|topic| topic.id)
                 .collect();
-            self.see(|image| gone.iter().all(|id| image.topic_by_id(*id).is_none())).await;
+            self.see(|image| gone.iter().all(|id| image.topic_by_id(*id).is_none()))
+                .await;
         }
         call.pass_back(answer)
     }

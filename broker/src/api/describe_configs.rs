@@ -22,9 +22,9 @@ impl Api {
                 .with_resource_name(resource.resource_name);
             match described {
                 Ok(configs) => result.with_configs(configs),
-                Err((error, message)) => {
-                    result.with_error_code(error.code()).with_error_message(Some(text(message)))
-                }
+                Err((error, message)) => result
+                    .with_error_code(error.code())
+                    .with_error_message(Some(text(message))),
             }
         });
         let results = results.collect();
@@ -43,20 +43,29 @@ impl Api {
         match resource.resource_type {
             TOPIC => match image.topic(name) {
                 Some(topic) => Ok(describe_topic(topic, keys, synonyms, documentation)),
-                None => Err((ResponseError::UnknownTopicOrPartition, format!("topic {name} does not exist"))),
+                None => Err((
+                    ResponseError::UnknownTopicOrPartition,
+                    format!("topic {name} does not exist"),
+                )),
             },
             // Defaults of all brokers that can be changed while they run: there are none.
             BROKER if name.is_empty() => Ok(Vec::new()),
             BROKER => {
                 let broker = name.parse().ok().and_then(|id| image.broker(types::NodeId(id)));
                 let Some(broker) = broker else {
-                    return Err((ResponseError::InvalidRequest, format!("there is no broker {name}")));
+                    return Err((
+                        ResponseError::InvalidRequest,
+                        format!("there is no broker {name}"),
+                    ));
                 };
                 let partitions = cluster::Settings::default().default_partitions;
                 let configs = broker_configs(broker.id, &broker.zone, partitions);
                 Ok(describe_broker(&configs, keys, synonyms, documentation))
             }
-            other => Err((ResponseError::InvalidRequest, format!("resource type {other} has no configuration"))),
+            other => Err((
+                ResponseError::InvalidRequest,
+                format!("resource type {other} has no configuration"),
+            )),
         }
     }
 }

@@ -22,23 +22,40 @@ impl Api {
         if !FULL.contains(&request.session_epoch) {
             // An increment to a session that a broker has forgotten, or one on another broker.
             let error_code = ResponseError::FetchSessionIdNotFound.code();
-            let response = Fetch { error_code, ..Fetch::default() };
+            let response = Fetch {
+                error_code,
+                ..Fetch::default()
+            };
             return call.send(encode(call.version(), call.header.correlation_id, &response));
         }
         let (response, wanted, places) = self.sort_out(&call, &request);
-        let broken = response.topics.iter().flat_map(|topic| &topic.partitions).any(|p| p.error_code != 0);
+        let broken = response
+            .topics
+            .iter()
+            .flat_map(|topic| &topic.partitions)
+            .any(|p| p.error_code != 0);
         let milliseconds = |ms: i32| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
         let bytes = |bytes: i32| u64::try_from(bytes).unwrap_or(0);
         let limits = FetchLimits {
             // An error is told at once.
-            max_wait: if broken { Duration::ZERO } else { milliseconds(request.max_wait_ms) },
+            max_wait: if broken {
+                Duration::ZERO
+            } else {
+                milliseconds(request.max_wait_ms)
+            },
             min_bytes: bytes(request.min_bytes),
             max_bytes: bytes(request.max_bytes),
         };
         let fetched = self.fetcher.fetch(&wanted, limits).await;
         let response = fill(response, fetched, &places);
-        let sent = response.topics.iter().flat_map(|topic| &topic.partitions).flat_map(|p| &p.batches);
-        self.metrics.fetch_bytes.inc_by(sent.map(|batch| batch.batch.len() as u64).sum());
+        let sent = response
+            .topics
+            .iter()
+            .flat_map(|topic| &topic.partitions)
+            .flat_map(|p| &p.batches);
+        self.metrics
+            .fetch_bytes
+            .inc_by(sent.map(|batch| batch.batch.len() as u64).sum());
         call.send(encode(call.version(), call.header.correlation_id, &response))
     }
 
@@ -59,7 +76,12 @@ impl Api {
                     Ok(_) if partition.current_leader_epoch > 0 => Some(ResponseError::UnknownLeaderEpoch),
                     Ok((id, shard)) => {
                         let max_bytes = u64::try_from(partition.partition_max_bytes).unwrap_or(0);
-                        wanted.push(Wanted { partition: id, shard, offset: partition.fetch_offset, max_bytes });
+                        wanted.push(Wanted {
+                            partition: id,
+                            shard,
+                            offset: partition.fetch_offset,
+                            max_bytes,
+                        });
                         places.push((topic_index, index));
                         None
                     }
@@ -75,7 +97,11 @@ impl Api {
                     batches: Vec::new(),
                 });
             }
-            response.topics.push(FetchTopic { name: asked.topic.0.clone(), id: asked.topic_id, partitions });
+            response.topics.push(FetchTopic {
+                name: asked.topic.0.clone(),
+                id: asked.topic_id,
+                partitions,
+            });
         }
         (response, wanted, places)
     }
@@ -83,7 +109,10 @@ impl Api {
 
 fn fill(mut response: Fetch, fetched: Vec<Fetched>, places: &[(usize, usize)]) -> Fetch {
     for ((topic, partition), fetched) in places.iter().zip(fetched) {
-        let place = response.topics.get_mut(*topic).and_then(|topic| topic.partitions.get_mut(*partition));
+        let place = response
+            .topics
+            .get_mut(*topic)
+            .and_then(|topic| topic.partitions.get_mut(*partition));
         let Some(place) = place else { continue };
         place.error_code = kafka_wire::code(fetched.error);
         place.high_watermark = fetched.bounds.high_watermark;

@@ -16,15 +16,27 @@ impl Api {
     /// Any broker passes group requests on, so a client is sent to one of its own zone: to this one, unless it leaves.
     pub(super) fn find_coordinator(&self, call: Call, request: FindCoordinatorRequest) -> Answer {
         let single = request.key.clone();
-        let keys = if call.version() < KEYS { vec![single] } else { request.coordinator_keys };
-        let coordinators: Vec<Coordinator> =
-            keys.into_iter().map(|key| self.coordinator_of(&call, key, request.key_type)).collect();
+        let keys = if call.version() < KEYS {
+            vec![single]
+        } else {
+            request.coordinator_keys
+        };
+        let coordinators: Vec<Coordinator> = keys
+            .into_iter()
+            .map(|key| self.coordinator_of(&call, key, request.key_type))
+            .collect();
         let mut response = FindCoordinatorResponse::default();
         if call.version() >= KEYS {
             return call.reply(response.with_coordinators(coordinators));
         }
-        if let Some(Coordinator { node_id, host, port, error_code, error_message, .. }) =
-            coordinators.into_iter().next()
+        if let Some(Coordinator {
+            node_id,
+            host,
+            port,
+            error_code,
+            error_message,
+            ..
+        }) = coordinators.into_iter().next()
         {
             response = response
                 .with_node_id(node_id)
@@ -63,9 +75,10 @@ impl Api {
                     None => failed(ResponseError::CoordinatorNotAvailable, None),
                 }
             }
-            TRANSACTION => {
-                failed(ResponseError::InvalidRequest, Some("transactions are not supported by this version"))
-            }
+            TRANSACTION => failed(
+                ResponseError::InvalidRequest,
+                Some("transactions are not supported by this version"),
+            ),
             _ => failed(ResponseError::InvalidRequest, Some("unknown key type")),
         };
         answer.with_key(key)

@@ -28,8 +28,15 @@ pub(super) enum ForwardError {
 
 impl Api {
     /// Passes the request on as it is and gives the owner's answer.
-    pub(super) async fn pass(&self, call: &Call, to: Destination, deadline: Instant) -> Result<Bytes, RpcError> {
-        self.coordinators.forward(to, &call.peer.host, call.frame.clone(), deadline).await
+    pub(super) async fn pass(
+        &self,
+        call: &Call,
+        to: Destination,
+        deadline: Instant,
+    ) -> Result<Bytes, RpcError> {
+        self.coordinators
+            .forward(to, &call.peer.host, call.frame.clone(), deadline)
+            .await
     }
 
     /// Passes the request on to the owner of `group`. If it cannot be reached, `failed` makes the answer.
@@ -41,7 +48,10 @@ impl Api {
         failed: impl FnOnce(ResponseError) -> ResponseKind + Send,
     ) -> Answer {
         let shard = self.metadata.image().group_shard(group);
-        match self.pass(&call, Destination::Shard(shard), self.env.instant() + wait).await {
+        match self
+            .pass(&call, Destination::Shard(shard), self.env.instant() + wait)
+            .await
+        {
             Ok(answer) => call.pass_back(answer),
             Err(error) => {
                 tracing::debug!(%shard, %error, "the owner of a group cannot be reached");
@@ -63,7 +73,10 @@ impl Api {
         let mut frame = client::encode(request, version, call.header.correlation_id, client_id)?;
         // The length prefix does not travel.
         let body = frame.split_off(4.min(frame.len()));
-        let answer = self.coordinators.forward(to, &call.peer.host, body, deadline).await?;
+        let answer = self
+            .coordinators
+            .forward(to, &call.peer.host, body, deadline)
+            .await?;
         Ok(client::decode::<R>(answer, version)?.1)
     }
 }

@@ -21,7 +21,9 @@ impl Api {
                     .with_resource_type(resource.resource_type)
                     .with_resource_name(resource.resource_name)
             });
-            IncrementalAlterConfigsResponse::default().with_responses(responses.collect()).into()
+            IncrementalAlterConfigsResponse::default()
+                .with_responses(responses.collect())
+                .into()
         })
         .await
     }

@@ -28,7 +28,9 @@ impl Api {
             return call.reply(failed(ResponseError::InvalidRequest));
         }
         call.reply(match self.next_producer_id().await {
-            Some(id) => InitProducerIdResponse::default().with_producer_id(ProducerId(id)).with_producer_epoch(0),
+            Some(id) => InitProducerIdResponse::default()
+                .with_producer_id(ProducerId(id))
+                .with_producer_epoch(0),
             None => failed(ResponseError::CoordinatorNotAvailable),
         })
     }

@@ -17,7 +17,10 @@ impl Api {
         let wait = Duration::from_millis(u64::try_from(rebalance).unwrap_or(0)).min(LONGEST) + GROUP;
         let group = request.group_id.0.clone();
         self.to_group(call, &group, wait, |error| {
-            JoinGroupResponse::default().with_error_code(error.code()).with_member_id(request.member_id).into()
+            JoinGroupResponse::default()
+                .with_error_code(error.code())
+                .with_member_id(request.member_id)
+                .into()
         })
         .await
     }

@@ -14,7 +14,13 @@ impl Api {
         let deadline = self.env.instant() + GROUP;
         let shards = (0..self.metadata.image().record().group_shards).map(ShardId);
         let asked = shards.map(|shard| {
-            self.ask(&call, Destination::Shard(shard), &request, call.version(), deadline)
+            self.ask(
+                &call,
+                Destination::Shard(shard),
+                &request,
+                call.version(),
+                deadline,
+            )
         });
         let mut response = ListGroupsResponse::default();
         for answer in futures::future::join_all(asked).await {

@@ -31,21 +31,33 @@ impl Api {
         // An error of the request itself, or `None` for what is asked.
         let mut errors = Vec::new();
         for topic in &request.topics {
-            let found = image.topic(topic.name.as_str()).ok_or(ResponseError::UnknownTopicOrPartition);
+            let found = image
+                .topic(topic.name.as_str())
+                .ok_or(ResponseError::UnknownTopicOrPartition);
             for partition in &topic.partitions {
-                let judged = match found.and_then(|topic| topics::partition(topic, partition.partition_index)) {
+                let judged = match found.and_then(|topic| topics::partition(topic, partition.partition_index))
+                {
                     Ok(_) if partition.current_leader_epoch > EPOCH => Err(ResponseError::UnknownLeaderEpoch),
                     other => other,
                 };
                 errors.push(judged.err());
                 if let Ok((id, shard)) = judged {
-                    asked.push((shard, ListOffsetsPartition { partition: id, timestamp: partition.timestamp }));
+                    asked.push((
+                        shard,
+                        ListOffsetsPartition {
+                            partition: id,
+                            timestamp: partition.timestamp,
+                        },
+                    ));
                 }
             }
         }
         let timestamps: Vec<i64> = asked.iter().map(|(_, partition)| partition.timestamp).collect();
         let found = self.offsets(asked, self.env.instant() + WAIT).await;
-        let exact = found.into_iter().zip(timestamps).map(|(result, timestamp)| self.exact(result, timestamp));
+        let exact = found
+            .into_iter()
+            .zip(timestamps)
+            .map(|(result, timestamp)| self.exact(result, timestamp));
         let mut results = futures::future::join_all(exact).await.into_iter();
         let mut errors = errors.into_iter();
         let with_epoch = call.version() >= WITH_EPOCH;
@@ -56,8 +68,17 @@ impl Api {
                     .with_offset(-1)
                     .with_timestamp(-1)
                     .with_leader_epoch(-1);
-                match errors.next().flatten().map_or_else(|| results.next(), |error| Some(failed(error))) {
-                    Some(ListOffsetsResult { error_code: 0, offset, timestamp, .. }) => answer
+                match errors
+                    .next()
+                    .flatten()
+                    .map_or_else(|| results.next(), |error| Some(failed(error)))
+                {
+                    Some(ListOffsetsResult {
+                        error_code: 0,
+                        offset,
+                        timestamp,
+                        ..
+                    }) => answer
                         .with_offset(offset)
                         .with_timestamp(timestamp.0)
                         .with_leader_epoch(if offset >= 0 && with_epoch { EPOCH } else { -1 }),
@@ -66,7 +87,9 @@ impl Api {
                 }
             });
             let partitions = partitions.collect();
-            ListOffsetsTopicResponse::default().with_name(topic.name).with_partitions(partitions)
+            ListOffsetsTopicResponse::default()
+                .with_name(topic.name)
+                .with_partitions(partitions)
         });
         let topics = topics.collect();
         call.reply(ListOffsetsResponse::default().with_topics(topics))
@@ -78,17 +101,26 @@ impl Api {
         asked: Vec<(ShardId, ListOffsetsPartition)>,
         deadline: Instant,
     ) -> Vec<ListOffsetsResult> {
-        let mut results: Vec<ListOffsetsResult> =
-            asked.iter().map(|_| failed(ResponseError::NotLeaderOrFollower)).collect();
+        let mut results: Vec<ListOffsetsResult> = asked
+            .iter()
+            .map(|_| failed(ResponseError::NotLeaderOrFollower))
+            .collect();
         let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<ListOffsetsPartition>)> = BTreeMap::new();
         for (index, (shard, partition)) in asked.into_iter().enumerate() {
             let (indexes, partitions) = by_shard.entry(shard).or_default();
             indexes.push(index);
             partitions.push(partition);
         }
-        let answers = by_shard.into_iter().map(|(shard, (indexes, partitions))| async move {
-            (indexes, self.coordinators.list_offsets(&Ask { shard, partitions }, deadline).await)
-        });
+        let answers = by_shard
+            .into_iter()
+            .map(|(shard, (indexes, partitions))| async move {
+                (
+                    indexes,
+                    self.coordinators
+                        .list_offsets(&Ask { shard, partitions }, deadline)
+                        .await,
+                )
+            });
         for (indexes, answer) in futures::future::join_all(answers).await {
             match answer {
                 Ok(answer) if answer.error_code == 0 => {
@@ -106,10 +138,16 @@ impl Api {
 
     /// Finds the record itself in the batch that the coordinator has named.
     async fn exact(&self, result: ListOffsetsResult, timestamp: i64) -> ListOffsetsResult {
-        let Some(at) = result.batch.clone().filter(|_| result.error_code == 0) else { return result };
+        let Some(at) = result.batch.clone().filter(|_| result.error_code == 0) else {
+            return result;
+        };
         if at.log_append_time.0 >= 0 {
             // All records of the batch carry the same time: the first one is the earliest.
-            return ListOffsetsResult { offset: at.base_offset, timestamp: at.log_append_time, ..result };
+            return ListOffsetsResult {
+                offset: at.base_offset,
+                timestamp: at.log_append_time,
+                ..result
+            };
         }
         let read = self.fetcher.objects().read(&[(at.clone(), false)]).await;
         let batch = match read.into_iter().next() {
@@ -118,8 +156,16 @@ impl Api {
             None => return failed(ResponseError::UnknownServerError),
         };
         match self.env.blocking(move || find(&batch, &at, timestamp)).await {
-            Ok(Some((offset, time))) => ListOffsetsResult { offset, timestamp: Timestamp(time), ..result },
-            Ok(None) => ListOffsetsResult { offset: -1, timestamp: Timestamp(-1), ..result },
+            Ok(Some((offset, time))) => ListOffsetsResult {
+                offset,
+                timestamp: Timestamp(time),
+                ..result
+            },
+            Ok(None) => ListOffsetsResult {
+                offset: -1,
+                timestamp: Timestamp(-1),
+                ..result
+            },
             Err(error) => failed(error),
         }
     }
@@ -128,7 +174,9 @@ impl Api {
 /// Decompresses: not for a thread that serves others.
 fn find(batch: &Bytes, at: &Coordinate, timestamp: i64) -> Result<Option<(i64, i64)>, ResponseError> {
     let wanted = if timestamp == MAX_TIMESTAMP {
-        BatchHeader::parse(batch).map_err(|error| error.response_error())?.max_timestamp
+        BatchHeader::parse(batch)
+            .map_err(|error| error.response_error())?
+            .max_timestamp
     } else {
         timestamp
     };
@@ -139,5 +187,10 @@ fn find(batch: &Bytes, at: &Coordinate, timestamp: i64) -> Result<Option<(i64, i
 }
 
 fn failed(error: ResponseError) -> ListOffsetsResult {
-    ListOffsetsResult { error_code: error.code(), offset: -1, timestamp: Timestamp(-1), batch: None }
+    ListOffsetsResult {
+        error_code: error.code(),
+        offset: -1,
+        timestamp: Timestamp(-1),
+        batch: None,
+    }
 }

@@ -31,23 +31,40 @@ impl Api {
     pub(super) async fn metadata(&self, call: Call, request: MetadataRequest) -> Answer {
         let mut image = self.metadata.image();
         let asked = request.topics.as_deref().unwrap_or_default();
-        let all = if call.version() < NULL_IS_ALL { asked.is_empty() } else { request.topics.is_none() };
+        let all = if call.version() < NULL_IS_ALL {
+            asked.is_empty()
+        } else {
+            request.topics.is_none()
+        };
         // Before version 4 creation cannot be refused.
         let may_create = self.auto_create_topics && (request.allow_auto_topic_creation || call.version() < 4);
         if may_create {
             let names = asked.iter().filter_map(|topic| topic.name.as_ref());
-            let missing: BTreeSet<&str> =
-                names.map(|name| name.as_str()).filter(|name| image.topic(name).is_none()).collect();
+            let missing: BTreeSet<&str> = names
+                .map(|name| name.as_str())
+                .filter(|name| image.topic(name).is_none())
+                .collect();
             if !missing.is_empty() {
                 image = self.create_missing(&call, missing).await;
             }
         }
         let steering = self.steering(&call, &image);
-        let describe = Describe { steering: &steering, operations: request.include_topic_authorized_operations };
+        let describe = Describe {
+            steering: &steering,
+            operations: request.include_topic_authorized_operations,
+        };
         let topics = if all {
-            image.record().topics.iter().map(|topic| describe.topic(topic)).collect()
+            image
+                .record()
+                .topics
+                .iter()
+                .map(|topic| describe.topic(topic))
+                .collect()
         } else {
-            asked.iter().map(|asked| describe.asked(&image, asked.name.as_ref(), asked.topic_id, may_create)).collect()
+            asked
+                .iter()
+                .map(|asked| describe.asked(&image, asked.name.as_ref(), asked.topic_id, may_create))
+                .collect()
         };
         let brokers = steering.brokers().map(|broker| {
             MetadataResponseBroker::default()
@@ -77,7 +94,9 @@ impl Api {
                 .with_replication_factor(-1)
         });
         let timeout_ms = i32::try_from(CREATION.as_millis()).unwrap_or(i32::MAX);
-        let request = CreateTopicsRequest::default().with_topics(topics.collect()).with_timeout_ms(timeout_ms);
+        let request = CreateTopicsRequest::default()
+            .with_topics(topics.collect())
+            .with_timeout_ms(timeout_ms);
         let deadline = self.env.instant() + CREATION;
         match self.ask_controller(call, &request, deadline).await {
             Ok(response) => {
@@ -88,7 +107,10 @@ impl Api {
                     .filter(|topic| topic.error_code == 0 || topic.error_code == exists)
                     .map(|topic| topic.name.to_string())
                     .collect();
-                self.image_when(deadline, |image| created.iter().all(|name| image.topic(name).is_some())).await
+                self.image_when(deadline, |image| {
+                    created.iter().all(|name| image.topic(name).is_some())
+                })
+                .await
             }
             Err(error) => {
                 tracing::warn!(%error, count = names.len(), "topics cannot be created automatically");
@@ -134,7 +156,9 @@ impl Describe<'_> {
         let Some(name) = name else {
             return match image.topic_by_id(TopicId(id)) {
                 Some(topic) => self.topic(topic),
-                None => missing(ResponseError::UnknownTopicId).with_topic_id(id).with_name(None),
+                None => missing(ResponseError::UnknownTopicId)
+                    .with_topic_id(id)
+                    .with_name(None),
             };
         };
         match image.topic(name.as_str()) {
@@ -156,7 +180,10 @@ impl Describe<'_> {
     fn topic(&self, topic: &Topic) -> MetadataResponseTopic {
         let partitions = (0i32..).zip(&topic.partitions).map(|(index, _)| {
             let partition = MetadataResponsePartition::default().with_partition_index(index);
-            match self.steering.leader(TopicPartition { topic: topic.id, partition: index }) {
+            match self.steering.leader(TopicPartition {
+                topic: topic.id,
+                partition: index,
+            }) {
                 Some(leader) => {
                     let leader = BrokerId(leader.id.0);
                     partition

@@ -98,7 +98,11 @@ impl std::ops::Deref for Api {
 impl Api {
     /// Answers with `services`.
     pub fn new(services: Services) -> Api {
-        Api { services: Arc::new(services), configs: Arc::default(), producer_ids: Arc::default() }
+        Api {
+            services: Arc::new(services),
+            configs: Arc::default(),
+            producer_ids: Arc::default(),
+        }
     }
 
     /// In `ms` milliseconds (negative: at once).
@@ -110,3 +114,6 @@ impl Api {
         self.env.now()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,6 @@
-use kafka_wire::messages::offset_commit_response::{OffsetCommitResponsePartition, OffsetCommitResponseTopic};
+use kafka_wire::messages::offset_commit_response::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
 use kafka_wire::messages::{OffsetCommitRequest, OffsetCommitResponse};
 
 use super::Api;
@@ -17,9 +19,13 @@ impl Api {
                         .with_error_code(error.code())
                 });
                 let partitions = partitions.collect();
-                OffsetCommitResponseTopic::default().with_name(topic.name).with_partitions(partitions)
+                OffsetCommitResponseTopic::default()
+                    .with_name(topic.name)
+                    .with_partitions(partitions)
             });
-            OffsetCommitResponse::default().with_topics(topics.collect()).into()
+            OffsetCommitResponse::default()
+                .with_topics(topics.collect())
+                .into()
         })
         .await
     }

@@ -24,22 +24,34 @@ impl Api {
     pub(super) async fn offset_fetch(&self, call: Call, request: OffsetFetchRequest) -> Answer {
         if call.version() < GROUPS {
             let group = request.group_id.0.clone();
-            return self.to_group(call, &group, GROUP, |_| failed_single(request).into()).await;
+            return self
+                .to_group(call, &group, GROUP, |_| failed_single(request).into())
+                .await;
         }
         let image = self.metadata.image();
         let mut by_shard: BTreeMap<ShardId, Vec<OffsetFetchRequestGroup>> = BTreeMap::new();
         for group in &request.groups {
-            by_shard.entry(image.group_shard(&group.group_id)).or_default().push(group.clone());
+            by_shard
+                .entry(image.group_shard(&group.group_id))
+                .or_default()
+                .push(group.clone());
         }
         let failed = |groups: &[OffsetFetchRequestGroup]| {
             let failed = OffsetFetchResponseGroup::default().with_error_code(FAILED.code());
-            groups.iter().map(|group| failed.clone().with_group_id(group.group_id.clone())).collect::<Vec<_>>()
+            groups
+                .iter()
+                .map(|group| failed.clone().with_group_id(group.group_id.clone()))
+                .collect::<Vec<_>>()
         };
         if let Some(first) = request.groups.first()
             && by_shard.len() == 1
         {
             let group = first.group_id.0.clone();
-            let failed = |_| OffsetFetchResponse::default().with_groups(failed(&request.groups)).into();
+            let failed = |_| {
+                OffsetFetchResponse::default()
+                    .with_groups(failed(&request.groups))
+                    .into()
+            };
             return self.to_group(call, &group, GROUP, failed).await;
         }
         let deadline = self.env.instant() + GROUP;
@@ -47,7 +59,10 @@ impl Api {
             let part = request.clone().with_groups(groups.clone());
             let (call, failed) = (&call, &failed);
             async move {
-                match self.ask(call, Destination::Shard(shard), &part, call.version(), deadline).await {
+                match self
+                    .ask(call, Destination::Shard(shard), &part, call.version(), deadline)
+                    .await
+                {
                     Ok(answer) => answer.groups,
                     Err(error) => {
                         tracing::debug!(%shard, %error, "offsets of groups cannot be fetched");
@@ -56,7 +71,11 @@ impl Api {
                 }
             }
         });
-        let groups = futures::future::join_all(asked).await.into_iter().flatten().collect();
+        let groups = futures::future::join_all(asked)
+            .await
+            .into_iter()
+            .flatten()
+            .collect();
         call.reply(OffsetFetchResponse::default().with_groups(groups))
     }
 }
@@ -72,7 +91,11 @@ fn failed_single(request: OffsetFetchRequest) -> OffsetFetchResponse {
                 .with_error_code(FAILED.code())
         });
         let partitions = partitions.collect();
-        OffsetFetchResponseTopic::default().with_name(topic.name).with_partitions(partitions)
+        OffsetFetchResponseTopic::default()
+            .with_name(topic.name)
+            .with_partitions(partitions)
     });
-    OffsetFetchResponse::default().with_topics(topics.collect()).with_error_code(FAILED.code())
+    OffsetFetchResponse::default()
+        .with_topics(topics.collect())
+        .with_error_code(FAILED.code())
 }

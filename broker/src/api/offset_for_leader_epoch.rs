@@ -27,16 +27,31 @@ impl Api {
         let image = self.metadata.image();
         let mut asked = Vec::new();
         for topic in &request.topics {
-            let found = image.topic(topic.topic.as_str()).ok_or(ResponseError::UnknownTopicOrPartition);
-            for partition in topic.partitions.iter().filter(|partition| partition.leader_epoch == EPOCH) {
-                if let Ok((id, shard)) = found.and_then(|topic| topics::partition(topic, partition.partition)) {
-                    asked.push((shard, ListOffsetsPartition { partition: id, timestamp: LATEST }));
+            let found = image
+                .topic(topic.topic.as_str())
+                .ok_or(ResponseError::UnknownTopicOrPartition);
+            for partition in topic
+                .partitions
+                .iter()
+                .filter(|partition| partition.leader_epoch == EPOCH)
+            {
+                if let Ok((id, shard)) = found.and_then(|topic| topics::partition(topic, partition.partition))
+                {
+                    asked.push((
+                        shard,
+                        ListOffsetsPartition {
+                            partition: id,
+                            timestamp: LATEST,
+                        },
+                    ));
                 }
             }
         }
         let mut ends = self.offsets(asked, self.env.instant() + WAIT).await.into_iter();
         let topics = request.topics.iter().map(|topic| {
-            let found = image.topic(topic.topic.as_str()).ok_or(ResponseError::UnknownTopicOrPartition);
+            let found = image
+                .topic(topic.topic.as_str())
+                .ok_or(ResponseError::UnknownTopicOrPartition);
             let partitions = topic.partitions.iter().map(|partition| {
                 let end = EpochEndOffset::default()
                     .with_partition(partition.partition)
@@ -56,7 +71,9 @@ impl Api {
                 }
             });
             let partitions = partitions.collect();
-            OffsetForLeaderTopicResult::default().with_topic(topic.topic.clone()).with_partitions(partitions)
+            OffsetForLeaderTopicResult::default()
+                .with_topic(topic.topic.clone())
+                .with_partitions(partitions)
         });
         let topics = topics.collect();
         call.reply(OffsetForLeaderEpochResponse::default().with_topics(topics))

@@ -65,17 +65,27 @@ impl Api {
             let config = topic.ok().map(|topic| self.configs.of(&image, topic));
             for partition in &data.partition_data {
                 let judged = || -> Result<Append, Refusal> {
-                    let refuse = |error: ResponseError| Refusal { error, message: error.to_string() };
+                    let refuse = |error: ResponseError| Refusal {
+                        error,
+                        message: error.to_string(),
+                    };
                     if !acks_known {
                         return Err(refuse(ResponseError::InvalidRequiredAcks));
                     }
-                    let (id, shard) =
-                        topic.and_then(|topic| topics::partition(topic, partition.index)).map_err(refuse)?;
+                    let (id, shard) = topic
+                        .and_then(|topic| topics::partition(topic, partition.index))
+                        .map_err(refuse)?;
                     let config = config.ok_or_else(|| refuse(ResponseError::UnknownTopicOrPartition))?;
                     let records = partition.records.clone().unwrap_or_default();
                     let header = validate(&records, call.version(), &config, now)?;
                     let log_append_time = config.log_append_time;
-                    Ok(Append { partition: id, shard, batch: records, header, log_append_time })
+                    Ok(Append {
+                        partition: id,
+                        shard,
+                        batch: records,
+                        header,
+                        log_append_time,
+                    })
                 };
                 entries.push(match judged() {
                     Ok(append) => {
@@ -101,14 +111,21 @@ fn skeleton(request: ProduceRequest, by_id: bool) -> ProduceResponse {
             .into_iter()
             .map(|partition| PartitionProduceResponse::default().with_index(partition.index));
         let response = TopicProduceResponse::default().with_partition_responses(partitions.collect());
-        if by_id { response.with_topic_id(data.topic_id) } else { response.with_name(data.name) }
+        if by_id {
+            response.with_topic_id(data.topic_id)
+        } else {
+            response.with_name(data.name)
+        }
     });
     ProduceResponse::default().with_responses(topics.collect())
 }
 
 fn fill(mut response: ProduceResponse, entries: Vec<Entry>, outcomes: Vec<Outcome>) -> ProduceResponse {
     let mut outcomes = outcomes.into_iter();
-    let partitions = response.responses.iter_mut().flat_map(|topic| &mut topic.partition_responses);
+    let partitions = response
+        .responses
+        .iter_mut()
+        .flat_map(|topic| &mut topic.partition_responses);
     for (partition, entry) in partitions.zip(entries) {
         let (outcome, message) = match entry {
             Entry::Refused(refusal) => (Outcome::failed(refusal.error), Some(text(refusal.message))),

@@ -36,7 +36,9 @@ impl Handler for Api {
             let answer = answer.await;
             if let Some(metrics) = metrics {
                 metrics.requests.inc();
-                metrics.latency.observe(env.instant().saturating_duration_since(start).as_secs_f64());
+                metrics
+                    .latency
+                    .observe(env.instant().saturating_duration_since(start).as_secs_f64());
             }
             answer
         }
@@ -56,7 +58,14 @@ fn parse(peer: &Peer, bytes: Bytes) -> Result<(Call, RequestKind), Answer> {
     }
     // An API or a version that is not served ends the connection, as in Kafka.
     let request = request::decode(&header, &bytes).map_err(|error| refuse(&error))?;
-    Ok((Call { peer: peer.clone(), header, frame: bytes }, request))
+    Ok((
+        Call {
+            peer: peer.clone(),
+            header,
+            frame: bytes,
+        },
+        request,
+    ))
 }
 
 impl Api {
@@ -82,7 +91,9 @@ impl Api {
             RequestKind::InitProducerId(request) => self.init_producer_id(call, request).await,
             RequestKind::OffsetForLeaderEpoch(request) => self.offset_for_leader_epoch(call, request).await,
             RequestKind::DescribeConfigs(request) => self.describe_configs(call, request),
-            RequestKind::IncrementalAlterConfigs(request) => self.incremental_alter_configs(call, request).await,
+            RequestKind::IncrementalAlterConfigs(request) => {
+                self.incremental_alter_configs(call, request).await
+            }
             RequestKind::CreatePartitions(request) => self.create_partitions(call, request).await,
             RequestKind::DescribeCluster(request) => self.describe_cluster(call, request),
             other => {

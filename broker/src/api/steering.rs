@@ -23,7 +23,12 @@ pub(super) struct Steering<'a> {
 impl Api {
     /// The zone of the client; `None`: unknown, that of the broker counts.
     pub(super) fn zone_of(&self, call: &Call, image: &MetadataImage, rack: Option<&str>) -> Option<String> {
-        let known: BTreeSet<&str> = image.record().brokers.iter().map(|broker| broker.zone.as_str()).collect();
+        let known: BTreeSet<&str> = image
+            .record()
+            .brokers
+            .iter()
+            .map(|broker| broker.zone.as_str())
+            .collect();
         let client_id = call.header.client_id.as_deref();
         client_zone(client_id, rack, call.peer.zone.as_deref(), &known).map(str::to_owned)
     }
@@ -40,21 +45,34 @@ impl<'a> Steering<'a> {
         let effective = zone.as_deref().unwrap_or(default_zone);
         let brokers = &image.record().brokers;
         let staying: Vec<&Broker> = brokers.iter().filter(|broker| !broker.draining).collect();
-        let near: Vec<&Broker> = staying.iter().copied().filter(|broker| broker.zone == effective).collect();
+        let near: Vec<&Broker> = staying
+            .iter()
+            .copied()
+            .filter(|broker| broker.zone == effective)
+            .collect();
         let candidates = [near, staying].into_iter().find(|some| !some.is_empty());
-        Steering { image, candidates: candidates.unwrap_or_else(|| brokers.iter().collect()), zone }
+        Steering {
+            image,
+            candidates: candidates.unwrap_or_else(|| brokers.iter().collect()),
+            zone,
+        }
     }
 
     /// Every broker that clients may know of: all that stay, or all if none does.
     pub(super) fn brokers(&self) -> impl Iterator<Item = &'a Broker> {
         let brokers = &self.image.record().brokers;
         let some_stay = brokers.iter().any(|broker| !broker.draining);
-        brokers.iter().filter(move |broker| !broker.draining || !some_stay)
+        brokers
+            .iter()
+            .filter(move |broker| !broker.draining || !some_stay)
     }
 
     /// The port of `broker` for this client.
     pub(super) fn port(&self, broker: &Broker) -> i32 {
-        let own = self.zone.as_ref().and_then(|zone| broker.zone_ports.iter().find(|port| port.zone == *zone));
+        let own = self
+            .zone
+            .as_ref()
+            .and_then(|zone| broker.zone_ports.iter().find(|port| port.zone == *zone));
         own.map_or(broker.port, |port| port.port).into()
     }
 
@@ -103,7 +121,12 @@ mod tests {
             zone: zone.to_owned(),
             host: format!("broker-{id}"),
             port: 9092,
-            zone_ports: zone_ports.map(|(zone, port)| ZonePort { zone: (*zone).to_owned(), port }).collect(),
+            zone_ports: zone_ports
+                .map(|(zone, port)| ZonePort {
+                    zone: (*zone).to_owned(),
+                    port,
+                })
+                .collect(),
             internal: String::new(),
             draining,
         }
@@ -125,20 +148,34 @@ mod tests {
 
     fn leaders(image: &MetadataImage, zone: Option<&str>) -> Vec<i32> {
         let steering = Steering::new(image, zone.map(str::to_owned), "a");
-        let partition = |partition| TopicPartition { topic: TopicId::default(), partition };
-        (0..200).filter_map(|index| steering.leader(partition(index))).map(|broker| broker.id.0).collect()
+        let partition = |partition| TopicPartition {
+            topic: TopicId::default(),
+            partition,
+        };
+        (0..200)
+            .filter_map(|index| steering.leader(partition(index)))
+            .map(|broker| broker.id.0)
+            .collect()
     }
 
     #[test]
     fn leaders_are_of_the_clients_zone_and_share_the_partitions() {
-        let image = image(vec![broker(1, "a", false), broker(2, "a", false), broker(3, "b", false), broker(4, "b", true)]);
+        let image = image(vec![
+            broker(1, "a", false),
+            broker(2, "a", false),
+            broker(3, "b", false),
+            broker(4, "b", true),
+        ]);
         let near = leaders(&image, Some("a"));
         assert_eq!(near.len(), 200);
         for id in [1, 2] {
             let count = near.iter().filter(|leader| **leader == id).count();
             assert!((60..=140).contains(&count), "broker {id} leads {count} of 200");
         }
-        assert!(leaders(&image, Some("b")).iter().all(|id| *id == 3), "a draining broker leads nothing");
+        assert!(
+            leaders(&image, Some("b")).iter().all(|id| *id == 3),
+            "a draining broker leads nothing"
+        );
         assert_eq!(leaders(&image, None), near, "unknown: the zone of the broker");
     }
 
@@ -147,7 +184,10 @@ mod tests {
         let far = image(vec![broker(3, "b", false)]);
         assert!(leaders(&far, Some("a")).iter().all(|id| *id == 3));
         let leaving = image(vec![broker(3, "b", true)]);
-        assert!(leaders(&leaving, Some("a")).iter().all(|id| *id == 3), "better than nobody");
+        assert!(
+            leaders(&leaving, Some("a")).iter().all(|id| *id == 3),
+            "better than nobody"
+        );
         assert!(leaders(&image(Vec::new()), Some("a")).is_empty());
     }
 
@@ -155,7 +195,10 @@ mod tests {
     fn a_new_broker_takes_only_its_share() {
         let before = image((1..=4).map(|id| broker(id, "a", false)).collect());
         let after = image((1..=5).map(|id| broker(id, "a", false)).collect());
-        let moved = leaders(&before, None).into_iter().zip(leaders(&after, None)).filter(|(b, a)| b != a);
+        let moved = leaders(&before, None)
+            .into_iter()
+            .zip(leaders(&after, None))
+            .filter(|(b, a)| b != a);
         let moved: Vec<_> = moved.collect();
         assert!(moved.iter().all(|(_, to)| *to == 5));
         assert!((10..=80).contains(&moved.len()), "{} of 200 moved", moved.len());
@@ -168,14 +211,25 @@ mod tests {
             let steering = Steering::new(&image, zone.map(str::to_owned), "a");
             steering.port(image.broker(NodeId(1)).unwrap())
         };
-        assert_eq!((port(Some("b")), port(Some("elsewhere")), port(None)), (9094, 9092, 9092));
-        let ids: Vec<i32> = Steering::new(&image, None, "a").brokers().map(|broker| broker.id.0).collect();
+        assert_eq!(
+            (port(Some("b")), port(Some("elsewhere")), port(None)),
+            (9094, 9092, 9092)
+        );
+        let ids: Vec<i32> = Steering::new(&image, None, "a")
+            .brokers()
+            .map(|broker| broker.id.0)
+            .collect();
         assert_eq!(ids, [1]);
     }
 
     #[test]
     fn the_asked_broker_coordinates_unless_it_leaves_or_is_far() {
-        let image = image(vec![broker(1, "a", false), broker(2, "a", false), broker(3, "b", false), broker(4, "a", true)]);
+        let image = image(vec![
+            broker(1, "a", false),
+            broker(2, "a", false),
+            broker(3, "b", false),
+            broker(4, "a", true),
+        ]);
         let coordinator = |zone: &str, asked| {
             let steering = Steering::new(&image, Some(zone.to_owned()), "a");
             steering.coordinator("group", NodeId(asked)).unwrap().id.0

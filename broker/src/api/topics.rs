@@ -18,17 +18,29 @@ pub(super) fn find<'a>(
     id: Uuid,
 ) -> Result<&'a Topic, ResponseError> {
     if by_id {
-        image.topic_by_id(TopicId(id)).ok_or(ResponseError::UnknownTopicId)
+        image
+            .topic_by_id(TopicId(id))
+            .ok_or(ResponseError::UnknownTopicId)
     } else {
-        image.topic(name.as_str()).ok_or(ResponseError::UnknownTopicOrPartition)
+        image
+            .topic(name.as_str())
+            .ok_or(ResponseError::UnknownTopicOrPartition)
     }
 }
 
 /// A partition of `topic` and the shard that orders it.
 pub(super) fn partition(topic: &Topic, index: i32) -> Result<(TopicPartition, ShardId), ResponseError> {
-    let shard = usize::try_from(index).ok().and_then(|at| topic.partitions.get(at));
+    let shard = usize::try_from(index)
+        .ok()
+        .and_then(|at| topic.partitions.get(at));
     let shard = shard.ok_or(ResponseError::UnknownTopicOrPartition)?;
-    Ok((TopicPartition { topic: topic.id, partition: index }, *shard))
+    Ok((
+        TopicPartition {
+            topic: topic.id,
+            partition: index,
+        },
+        *shard,
+    ))
 }
 
 /// The configurations of topics, read from the image once for each image.
@@ -47,8 +59,14 @@ impl TopicConfigs {
     pub(super) fn of(&self, image: &Arc<MetadataImage>, topic: &Topic) -> TopicConfig {
         let mut known = self.0.lock();
         if !known.image.as_ref().is_some_and(|from| Arc::ptr_eq(from, image)) {
-            *known = Known { image: Some(image.clone()), configs: FastMap::default() };
+            *known = Known {
+                image: Some(image.clone()),
+                configs: FastMap::default(),
+            };
         }
-        *known.configs.entry(topic.id).or_insert_with(|| TopicConfig::of(topic))
+        *known
+            .configs
+            .entry(topic.id)
+            .or_insert_with(|| TopicConfig::of(topic))
     }
 }

@@ -35,7 +35,10 @@ impl Default for Listeners {
 impl Listeners {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         if self.advertised_host.is_empty() {
-            return Err(invalid("listeners.advertised_host", "missing: clients must be told where to connect"));
+            return Err(invalid(
+                "listeners.advertised_host",
+                "missing: clients must be told where to connect",
+            ));
         }
         if self.max_connections == 0 {
             return Err(invalid("listeners.max_connections", "must be at least 1"));
@@ -61,7 +64,11 @@ pub struct Internal {
 
 impl Default for Internal {
     fn default() -> Self {
-        Internal { host: "0.0.0.0".to_owned(), port: 9190, advertised_host: None }
+        Internal {
+            host: "0.0.0.0".to_owned(),
+            port: 9190,
+            advertised_host: None,
+        }
     }
 }
 
@@ -86,6 +93,9 @@ pub struct Admin {
 
 impl Default for Admin {
     fn default() -> Self {
-        Admin { host: "0.0.0.0".to_owned(), port: 9644 }
+        Admin {
+            host: "0.0.0.0".to_owned(),
+            port: 9644,
+        }
     }
 }

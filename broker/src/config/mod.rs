@@ -41,7 +41,10 @@ pub enum ConfigError {
 }
 
 pub(crate) fn invalid(setting: &'static str, reason: impl Into<String>) -> ConfigError {
-    ConfigError::Value { setting, reason: reason.into() }
+    ConfigError::Value {
+        setting,
+        reason: reason.into(),
+    }
 }
 
 /// All settings of a node.
@@ -90,7 +93,9 @@ pub struct Broker {
 
 impl Default for Broker {
     fn default() -> Self {
-        Broker { auto_create_topics: true }
+        Broker {
+            auto_create_topics: true,
+        }
     }
 }
 
@@ -120,7 +125,10 @@ impl Config {
                 zone: "local".to_owned(),
                 data_dir: data_dir.join("node"),
             },
-            object_store: ObjectStore { url, credentials_dir: None },
+            object_store: ObjectStore {
+                url,
+                credentials_dir: None,
+            },
             listeners: Some(Listeners {
                 host: "127.0.0.1".to_owned(),
                 advertised_host: "localhost".to_owned(),
@@ -132,10 +140,16 @@ impl Config {
                 port: 0,
                 advertised_host: Some("127.0.0.1".to_owned()),
             },
-            admin: Admin { host: "127.0.0.1".to_owned(), port: 0 },
+            admin: Admin {
+                host: "127.0.0.1".to_owned(),
+                port: 0,
+            },
             coordinator: Coordinator::default(),
             broker: Broker::default(),
-            produce: Produce { puts_per_second: if local { 1000 } else { 4 }, ..Produce::default() },
+            produce: Produce {
+                puts_per_second: if local { 1000 } else { 4 },
+                ..Produce::default()
+            },
             cache: Cache::default(),
             log: Log::default(),
             alone: true,
@@ -160,7 +174,10 @@ impl Config {
         self.cache.validate()?;
         if self.has(Role::Broker) {
             let Some(listeners) = &self.listeners else {
-                return Err(invalid("listeners", "missing section: the role \"broker\" needs it"));
+                return Err(invalid(
+                    "listeners",
+                    "missing section: the role \"broker\" needs it",
+                ));
             };
             listeners.validate()?;
         }
@@ -174,12 +191,22 @@ impl Config {
 
     /// The host other nodes reach this one at.
     pub fn internal_host(&self) -> &str {
-        let listeners = self.listeners.as_ref().map(|listeners| listeners.advertised_host.as_str());
-        self.internal.advertised_host.as_deref().or(listeners).unwrap_or(&self.internal.host)
+        let listeners = self
+            .listeners
+            .as_ref()
+            .map(|listeners| listeners.advertised_host.as_str());
+        self.internal
+            .advertised_host
+            .as_deref()
+            .or(listeners)
+            .unwrap_or(&self.internal.host)
     }
 
     fn ports_differ(&self) -> Result<(), ConfigError> {
-        let mut used = vec![("internal.port", self.internal.port), ("admin.port", self.admin.port)];
+        let mut used = vec![
+            ("internal.port", self.internal.port),
+            ("admin.port", self.admin.port),
+        ];
         if let Some(listeners) = &self.listeners {
             used.push(("listeners.port", listeners.port));
             used.extend(listeners.zones.values().map(|port| ("listeners.zones", *port)));
@@ -199,7 +226,9 @@ impl Config {
 
 /// Only names with a section: `DISKLESS_CACHE` and the like belong to other tools.
 fn environment() -> Env {
-    Env::prefixed("DISKLESS_").filter(|key| key.as_str().contains("__")).split("__")
+    Env::prefixed("DISKLESS_")
+        .filter(|key| key.as_str().contains("__"))
+        .split("__")
 }
 
 /// Figment's text, with the path of the key in front.
@@ -210,10 +239,16 @@ fn describe(error: figment::Error) -> String {
             let path = error.path.join(".");
             let source = error.metadata.as_ref().map(|metadata| metadata.name.to_string());
             let text = match source {
-                Some(source) if source.contains("environment") => format!("{} (from the environment)", error.kind),
+                Some(source) if source.contains("environment") => {
+                    format!("{} (from the environment)", error.kind)
+                }
                 _ => error.kind.to_string(),
             };
-            if path.is_empty() { text } else { format!("{path}: {text}") }
+            if path.is_empty() {
+                text
+            } else {
+                format!("{path}: {text}")
+            }
         })
         .collect();
     all.join("; ")
@@ -287,11 +322,27 @@ mod tests {
             ("s3://bucket/prefix?region=us-east-1", "", "object_store.url"),
             ("port = 9092", "port = 9093", "listeners.zones"),
             ("port = 9092", "port = 99999", "listeners.port"),
-            ("advertised_host = \"demo-a-0\"\n        port", "advertised_host = \"\"\n port", "listeners.advertised_host"),
+            (
+                "advertised_host = \"demo-a-0\"\n        port",
+                "advertised_host = \"\"\n port",
+                "listeners.advertised_host",
+            ),
             ("[internal]", "[internal]\nport = 9092", "9092"),
-            ("[internal]", "[produce]\nflush_bytes = 0\n[internal]", "produce.flush_bytes"),
-            ("[internal]", "[produce]\nmemory_bytes = 1000\n[internal]", "produce.memory_bytes"),
-            ("[internal]", "[coordinator]\nmetadata_partitions = 0\n[internal]", "coordinator.metadata_partitions"),
+            (
+                "[internal]",
+                "[produce]\nflush_bytes = 0\n[internal]",
+                "produce.flush_bytes",
+            ),
+            (
+                "[internal]",
+                "[produce]\nmemory_bytes = 1000\n[internal]",
+                "produce.memory_bytes",
+            ),
+            (
+                "[internal]",
+                "[coordinator]\nmetadata_partitions = 0\n[internal]",
+                "coordinator.metadata_partitions",
+            ),
         ];
         for (from, to, named) in cases {
             assert!(BROKER.contains(from), "{from}");
@@ -316,10 +367,16 @@ mod tests {
             jail.set_env("DISKLESS_PRODUCE__FLUSH_INTERVAL_MS", "10");
             jail.set_env("DISKLESS_CACHE", "/somewhere");
             let config = Config::parse(BROKER, environment()).unwrap();
-            assert_eq!((config.node.zone.as_str(), config.produce.flush_interval_ms), ("b", 10));
+            assert_eq!(
+                (config.node.zone.as_str(), config.produce.flush_interval_ms),
+                ("b", 10)
+            );
             jail.set_env("DISKLESS_PRODUCE__FLUSH", "10");
             let message = Config::parse(BROKER, environment()).unwrap_err().to_string();
-            assert!(message.contains("flush") && message.contains("produce"), "{message}");
+            assert!(
+                message.contains("flush") && message.contains("produce"),
+                "{message}"
+            );
             Ok(())
         });
     }
@@ -329,6 +386,11 @@ mod tests {
         let config = Config::dev(Path::new("/tmp/x"), 9092, None);
         config.validate().unwrap();
         assert_eq!(config.object_store.url, "file:///tmp/x/objects");
-        assert_eq!(Config::dev(Path::new("/tmp/x"), 9092, Some("s3://b")).produce.puts_per_second, 4);
+        assert_eq!(
+            Config::dev(Path::new("/tmp/x"), 9092, Some("s3://b"))
+                .produce
+                .puts_per_second,
+            4
+        );
     }
 }

@@ -45,16 +45,27 @@ impl Node {
             (Some(_), None, _) | (None, Some(_), Some(_)) => {}
             (Some(_), Some(_), _) => return Err(invalid("node.id", "cannot be combined with node.id_base")),
             (None, Some(_), None) => return Err(invalid("node.ordinal", "missing: node.id_base needs it")),
-            (None, None, _) => return Err(invalid("node.id", "missing (or give node.id_base and node.ordinal)")),
+            (None, None, _) => {
+                return Err(invalid(
+                    "node.id",
+                    "missing (or give node.id_base and node.ordinal)",
+                ));
+            }
         }
         if self.ordinal.is_some_and(|ordinal| ordinal < 0) {
             return Err(invalid("node.ordinal", "must not be negative"));
         }
         if self.node_id().0 < 0 {
-            return Err(invalid("node.id", format!("must be 0 or more, is {}", self.node_id())));
+            return Err(invalid(
+                "node.id",
+                format!("must be 0 or more, is {}", self.node_id()),
+            ));
         }
         if self.roles.is_empty() {
-            return Err(invalid("node.roles", "must name \"broker\", \"coordinator\" or both"));
+            return Err(invalid(
+                "node.roles",
+                "must name \"broker\", \"coordinator\" or both",
+            ));
         }
         if self.zone.is_empty() {
             return Err(invalid("node.zone", "must not be empty"));
@@ -86,6 +97,9 @@ pub enum LogFormat {
 
 impl Default for Log {
     fn default() -> Self {
-        Log { format: LogFormat::Text, level: "info".to_owned() }
+        Log {
+            format: LogFormat::Text,
+            level: "info".to_owned(),
+        }
     }
 }

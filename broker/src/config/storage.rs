@@ -33,7 +33,9 @@ pub struct Coordinator {
 
 impl Default for Coordinator {
     fn default() -> Self {
-        Coordinator { metadata_partitions: 3 }
+        Coordinator {
+            metadata_partitions: 3,
+        }
     }
 }
 
@@ -62,7 +64,12 @@ pub struct Produce {
 
 impl Default for Produce {
     fn default() -> Self {
-        Produce { flush_bytes: 4 << 20, flush_interval_ms: 250, puts_per_second: 4, memory_bytes: 256 << 20 }
+        Produce {
+            flush_bytes: 4 << 20,
+            flush_interval_ms: 250,
+            puts_per_second: 4,
+            memory_bytes: 256 << 20,
+        }
     }
 }
 
@@ -92,7 +99,9 @@ pub struct Cache {
 
 impl Default for Cache {
     fn default() -> Self {
-        Cache { memory_bytes: 256 << 20 }
+        Cache {
+            memory_bytes: 256 << 20,
+        }
     }
 }
 

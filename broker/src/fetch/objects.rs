@@ -70,13 +70,20 @@ impl Objects {
         let mut needs: BTreeMap<Uuid, Need> = BTreeMap::new();
         for (at, tail) in coordinates {
             let to = u64::from(at.position) + u64::from(at.size);
-            let need = Need { size: at.object_size, from: at.position, to, whole: false };
+            let need = Need {
+                size: at.object_size,
+                from: at.position,
+                to,
+                whole: false,
+            };
             let need = needs.entry(at.object).or_insert(need);
             need.from = need.from.min(at.position);
             need.to = need.to.max(to);
             need.whole |= *tail || at.max_timestamp >= recent;
         }
-        let sources = needs.into_iter().map(|(object, need)| async move { (object, self.source(object, need).await) });
+        let sources = needs
+            .into_iter()
+            .map(|(object, need)| async move { (object, self.source(object, need).await) });
         let sources: BTreeMap<Uuid, Result<Source, ReadError>> =
             futures::future::join_all(sources).await.into_iter().collect();
         coordinates
@@ -99,14 +106,21 @@ impl Objects {
                 return self.cache.load(object, &key, need.size).await.map(Source::Whole);
             }
             let bytes = self.cache.read(&key, u64::from(need.from)..need.to).await?;
-            Ok(Source::Part { start: need.from, bytes })
+            Ok(Source::Part {
+                start: need.from,
+                bytes,
+            })
         };
         let read = self.env.timeout(DEADLINE, reading).await;
         match read.unwrap_or_else(|_| Err(BlobError::Timeout(key.clone()))) {
             Ok(source) => Ok(source),
             Err(error) => {
                 tracing::warn!(%error, key, "a wal object cannot be read");
-                Err(if matches!(error, BlobError::Corrupt(_)) { ReadError::Corrupt } else { ReadError::Unavailable })
+                Err(if matches!(error, BlobError::Corrupt(_)) {
+                    ReadError::Corrupt
+                } else {
+                    ReadError::Unavailable
+                })
             }
         }
     }
@@ -128,7 +142,12 @@ impl Objects {
         };
         bytes.filter(intact).ok_or_else(|| {
             let key = wal::object_key(at.object);
-            tracing::error!(key, position = at.position, size = at.size, "a batch in a wal object is corrupt");
+            tracing::error!(
+                key,
+                position = at.position,
+                size = at.size,
+                "a batch in a wal object is corrupt"
+            );
             self.cache.forget(at.object);
             ReadError::Corrupt
         })
@@ -147,7 +166,11 @@ mod tests {
         let env = Env::simulated(3);
         let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
         let object = env.uuid();
-        let batches = [batch(3, 1000, |_| {}), batch(2, 1000, |_| {}), batch(1, 1000, |_| {})];
+        let batches = [
+            batch(3, 1000, |_| {}),
+            batch(2, 1000, |_| {}),
+            batch(1, 1000, |_| {}),
+        ];
         let mut bytes = vec![0];
         let mut coordinates = Vec::new();
         for (index, batch) in batches.iter().enumerate() {
@@ -171,9 +194,15 @@ mod tests {
         for coordinate in &mut coordinates {
             coordinate.object_size = bytes.len() as u64;
         }
-        store.put(&wal::object_key(object), vec![Bytes::from(bytes)]).await.unwrap();
+        store
+            .put(&wal::object_key(object), vec![Bytes::from(bytes)])
+            .await
+            .unwrap();
         let cache = Arc::new(ObjectCache::new(store, 1 << 20));
-        (Objects::new(env, cache), coordinates.into_iter().map(|at| (at, false)).collect())
+        (
+            Objects::new(env, cache),
+            coordinates.into_iter().map(|at| (at, false)).collect(),
+        )
     }
 
     #[tokio::test]
@@ -198,7 +227,10 @@ mod tests {
             let read = objects.read(&coordinates).await;
             assert!(read[0].is_ok() && read[2].is_ok());
             assert_eq!(read[1], Err(ReadError::Corrupt));
-            assert!(objects.cache.stats().bytes == 0, "the next reader asks the store again");
+            assert!(
+                objects.cache.stats().bytes == 0,
+                "the next reader asks the store again"
+            );
         }
     }
 

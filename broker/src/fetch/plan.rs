@@ -22,7 +22,9 @@ pub(super) fn share(offers: &[Offer<'_>], max_bytes: u64, first: usize) -> Vec<u
     let mut nothing_yet = true;
     let order = (0..offers.len()).cycle().skip(first).take(offers.len());
     for index in order {
-        let (Some(offer), Some(count)) = (offers.get(index), counts.get_mut(index)) else { continue };
+        let (Some(offer), Some(count)) = (offers.get(index), counts.get_mut(index)) else {
+            continue;
+        };
         let mut within = offer.max_bytes.min(left);
         for batch in offer.batches {
             let size = u64::from(batch.size);
@@ -60,20 +62,35 @@ mod tests {
     }
 
     fn shared(partitions: &[(&[u32], u64)], max_bytes: u64, first: usize) -> Vec<usize> {
-        let all: Vec<_> = partitions.iter().map(|(sizes, limit)| (batches(sizes), *limit)).collect();
-        let offers: Vec<_> = all.iter().map(|(batches, max_bytes)| Offer { batches, max_bytes: *max_bytes }).collect();
+        let all: Vec<_> = partitions
+            .iter()
+            .map(|(sizes, limit)| (batches(sizes), *limit))
+            .collect();
+        let offers: Vec<_> = all
+            .iter()
+            .map(|(batches, max_bytes)| Offer {
+                batches,
+                max_bytes: *max_bytes,
+            })
+            .collect();
         share(&offers, max_bytes, first)
     }
 
     #[test]
     fn limits_hold_for_each_partition_and_for_all() {
-        assert_eq!(shared(&[(&[10, 10, 10], 20), (&[10, 10, 10], 100)], 1000, 0), [2, 3]);
+        assert_eq!(
+            shared(&[(&[10, 10, 10], 20), (&[10, 10, 10], 100)], 1000, 0),
+            [2, 3]
+        );
         assert_eq!(shared(&[(&[10, 10, 10], 100), (&[10, 10], 100)], 40, 0), [3, 1]);
     }
 
     #[test]
     fn only_the_first_non_empty_partition_may_overshoot() {
-        assert_eq!(shared(&[(&[], 10), (&[500, 1], 10), (&[500], 1000)], 100, 0), [0, 1, 0]);
+        assert_eq!(
+            shared(&[(&[], 10), (&[500, 1], 10), (&[500], 1000)], 100, 0),
+            [0, 1, 0]
+        );
         assert_eq!(shared(&[(&[5], 10), (&[50], 10)], 100, 0), [1, 0]);
         assert_eq!(shared(&[(&[7], 0)], 0, 0), [1]);
     }

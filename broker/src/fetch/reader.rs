@@ -76,7 +76,10 @@ pub struct Fetcher {
     fetches: Arc<AtomicUsize>,
 }
 
-const UNKNOWN: Bounds = Bounds { log_start_offset: -1, high_watermark: -1 };
+const UNKNOWN: Bounds = Bounds {
+    log_start_offset: -1,
+    high_watermark: -1,
+};
 
 /// A partition at one moment.
 struct View {
@@ -94,7 +97,9 @@ impl View {
 
     /// There is more than the client's limit lets through: waiting brings nothing.
     fn is_full(&self) -> bool {
-        self.batches.last().is_some_and(|batch| batch.last_offset.saturating_add(1) < self.bounds.high_watermark)
+        self.batches
+            .last()
+            .is_some_and(|batch| batch.last_offset.saturating_add(1) < self.bounds.high_watermark)
     }
 }
 
@@ -107,7 +112,14 @@ impl Fetcher {
         objects: Objects,
         draining: CancellationToken,
     ) -> Fetcher {
-        Fetcher { env, windows, coordinators, objects, draining, fetches: Arc::default() }
+        Fetcher {
+            env,
+            windows,
+            coordinators,
+            objects,
+            draining,
+            fetches: Arc::default(),
+        }
     }
 
     /// What reads the objects.
@@ -137,23 +149,35 @@ impl Fetcher {
         let mut asked: BTreeMap<ShardId, Vec<usize>> = BTreeMap::new();
         let mut views: Vec<View> = Vec::with_capacity(wanted.len());
         for (index, want) in wanted.iter().enumerate() {
-            let (error, bounds, batches) = match self.windows.look(&want.partition, want.offset, want.max_bytes) {
-                Look::Batches(bounds, batches) => (None, bounds, batches),
-                Look::End(bounds) => (None, bounds, Vec::new()),
-                Look::Below(bounds) => (Some(ResponseError::OffsetOutOfRange), bounds, Vec::new()),
-                Look::Ask => {
-                    asked.entry(want.shard).or_default().push(index);
-                    (None, UNKNOWN, Vec::new())
-                }
-            };
-            views.push(View { error, bounds, batches, tail: true });
+            let (error, bounds, batches) =
+                match self.windows.look(&want.partition, want.offset, want.max_bytes) {
+                    Look::Batches(bounds, batches) => (None, bounds, batches),
+                    Look::End(bounds) => (None, bounds, Vec::new()),
+                    Look::Below(bounds) => (Some(ResponseError::OffsetOutOfRange), bounds, Vec::new()),
+                    Look::Ask => {
+                        asked.entry(want.shard).or_default().push(index);
+                        (None, UNKNOWN, Vec::new())
+                    }
+                };
+            views.push(View {
+                error,
+                bounds,
+                batches,
+                tail: true,
+            });
         }
         if asked.is_empty() {
             return views;
         }
-        let patience = if views.iter().any(|view| !view.batches.is_empty()) { FIND_BESIDE } else { FIND };
+        let patience = if views.iter().any(|view| !view.batches.is_empty()) {
+            FIND_BESIDE
+        } else {
+            FIND
+        };
         let deadline = self.env.instant() + patience;
-        let answers = asked.iter().map(|(shard, indexes)| self.ask(*shard, indexes, wanted, deadline));
+        let answers = asked
+            .iter()
+            .map(|(shard, indexes)| self.ask(*shard, indexes, wanted, deadline));
         for (index, view) in futures::future::join_all(answers).await.into_iter().flatten() {
             if let Some(slot) = views.get_mut(index) {
                 *slot = view;
@@ -163,22 +187,48 @@ impl Fetcher {
     }
 
     /// Asks the leader of a shard for some of the partitions.
-    async fn ask(&self, shard: ShardId, indexes: &[usize], wanted: &[Wanted], deadline: Instant) -> Vec<(usize, View)> {
-        let wants = || indexes.iter().filter_map(|index| Some((*index, wanted.get(*index)?)));
+    async fn ask(
+        &self,
+        shard: ShardId,
+        indexes: &[usize],
+        wanted: &[Wanted],
+        deadline: Instant,
+    ) -> Vec<(usize, View)> {
+        let wants = || {
+            indexes
+                .iter()
+                .filter_map(|index| Some((*index, wanted.get(*index)?)))
+        };
         let limit = |bytes: u64| u32::try_from(bytes.min(MAX_BYTES)).unwrap_or(u32::MAX);
         let partitions = wants().map(|(_, want)| FindBatchesPartition {
             partition: want.partition,
             offset: want.offset,
             max_bytes: limit(want.max_bytes),
         });
-        let request = FindBatchesRequest { shard, partitions: partitions.collect(), max_bytes: limit(MAX_BYTES) };
+        let request = FindBatchesRequest {
+            shard,
+            partitions: partitions.collect(),
+            max_bytes: limit(MAX_BYTES),
+        };
         let found = match self.coordinators.find_batches(&request, deadline).await {
-            Ok(answer) if answer.error_code == 0 && answer.partitions.len() == request.partitions.len() => answer,
+            Ok(answer) if answer.error_code == 0 && answer.partitions.len() == request.partitions.len() => {
+                answer
+            }
             other => {
                 tracing::debug!(%shard, failure = ?other.err(), "batches cannot be found");
                 // Retriable; the client asks for metadata and comes back.
                 let error = Some(ResponseError::NotLeaderOrFollower);
-                let view = |index| (index, View { error, bounds: UNKNOWN, batches: Vec::new(), tail: false });
+                let view = |index| {
+                    (
+                        index,
+                        View {
+                            error,
+                            bounds: UNKNOWN,
+                            batches: Vec::new(),
+                            tail: false,
+                        },
+                    )
+                };
                 return indexes.iter().map(|index| view(*index)).collect();
             }
         };
@@ -194,7 +244,15 @@ impl Fetcher {
                 0 => None,
                 code => Some(ResponseError::try_from_code(code).unwrap_or(ResponseError::UnknownServerError)),
             };
-            (index, View { error, bounds, batches: result.batches, tail: false })
+            (
+                index,
+                View {
+                    error,
+                    bounds,
+                    batches: result.batches,
+                    tail: false,
+                },
+            )
         };
         wants().zip(found.partitions).map(view).collect()
     }
@@ -206,7 +264,9 @@ impl Fetcher {
         for (want, view) in wanted.iter().zip(views) {
             let followed = match view.batches.last() {
                 None => self.windows.wait(&want.partition, want.offset, &news),
-                Some(last) => self.windows.wait(&want.partition, last.last_offset.saturating_add(1), &news),
+                Some(last) => self
+                    .windows
+                    .wait(&want.partition, last.last_offset.saturating_add(1), &news),
             };
             if !followed {
                 until = until.min(self.env.instant() + UNFOLLOWED);
@@ -225,16 +285,27 @@ impl Fetcher {
         let offers: Vec<Offer<'_>> = wanted
             .iter()
             .zip(&views)
-            .map(|(want, view)| Offer { batches: &view.batches, max_bytes: want.max_bytes })
+            .map(|(want, view)| Offer {
+                batches: &view.batches,
+                max_bytes: want.max_bytes,
+            })
             .collect();
         let counts = share(&offers, max_bytes, first);
         let chosen = views.iter().zip(&counts).flat_map(|(view, count)| {
-            view.batches.iter().take(*count).map(|batch| (batch.clone(), view.tail))
+            view.batches
+                .iter()
+                .take(*count)
+                .map(|batch| (batch.clone(), view.tail))
         });
         let chosen: Vec<(Coordinate, bool)> = chosen.collect();
         let mut bytes = self.objects.read(&chosen).await.into_iter();
         let fetched = views.into_iter().zip(counts).map(|(view, count)| {
-            let View { mut error, bounds, batches, .. } = view;
+            let View {
+                mut error,
+                bounds,
+                batches,
+                ..
+            } = view;
             let mut good = Vec::with_capacity(count);
             let mut failure = None;
             for (at, read) in batches.iter().zip(bytes.by_ref().take(count)) {
@@ -253,7 +324,11 @@ impl Fetcher {
             if good.is_empty() {
                 error = error.or(failure.map(|failure| failure.response_error()));
             }
-            Fetched { error, bounds, batches: good }
+            Fetched {
+                error,
+                bounds,
+                batches: good,
+            }
         });
         fetched.collect()
     }

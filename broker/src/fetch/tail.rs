@@ -24,7 +24,12 @@ pub async fn follow(env: Env, mut metadata: Metadata, coordinators: Coordinators
     loop {
         for shard in &metadata.image().record().shards {
             if followed.insert(shard.id) {
-                env.spawn(follow_shard(env.clone(), shard.id, coordinators.clone(), windows.clone()));
+                env.spawn(follow_shard(
+                    env.clone(),
+                    shard.id,
+                    coordinators.clone(),
+                    windows.clone(),
+                ));
             }
         }
         metadata.changed().await;
@@ -36,7 +41,11 @@ async fn follow_shard(env: Env, shard: ShardId, coordinators: Coordinators, wind
     // Newer than any log: the first answer says where it ends.
     let mut from = LogOffset(u64::MAX);
     loop {
-        let request = TailRequest { shard, from, max_wait_ms };
+        let request = TailRequest {
+            shard,
+            from,
+            max_wait_ms,
+        };
         let failed = match coordinators.tail(&request, env.instant() + WAIT + ANSWER).await {
             Ok(news) if news.error_code == 0 => {
                 from = news.next;

@@ -64,7 +64,9 @@ impl Windows {
     /// What is known about `offset`, with coordinates of up to `max_bytes` (at least one).
     pub fn look(&self, partition: &TopicPartition, offset: i64, max_bytes: u64) -> Look {
         let state = self.0.lock();
-        let Some(known) = state.partitions.get(partition) else { return Look::Ask };
+        let Some(known) = state.partitions.get(partition) else {
+            return Look::Ask;
+        };
         let bounds = known.bounds;
         if offset < bounds.log_start_offset {
             return Look::Below(bounds);
@@ -89,7 +91,9 @@ impl Windows {
     /// longer its end.
     pub fn wait(&self, partition: &TopicPartition, offset: i64, waiter: &Arc<Notify>) -> bool {
         let mut state = self.0.lock();
-        let Some(known) = state.partitions.get_mut(partition) else { return false };
+        let Some(known) = state.partitions.get_mut(partition) else {
+            return false;
+        };
         if known.bounds.high_watermark != offset {
             return false;
         }
@@ -101,15 +105,30 @@ impl Windows {
     }
 
     /// Takes over what the leader says in answer to FindBatches. `applied` is the slot it is true at.
-    pub fn learn(&self, shard: ShardId, partition: TopicPartition, applied: LogOffset, found: &FindBatchesResult) {
+    pub fn learn(
+        &self,
+        shard: ShardId,
+        partition: TopicPartition,
+        applied: LogOffset,
+        found: &FindBatchesResult,
+    ) {
         let mut state = self.0.lock();
         // Updates between that slot and the first one seen would be missing.
-        if state.since.get(&shard).is_none_or(|since| applied.next() < *since) {
+        if state
+            .since
+            .get(&shard)
+            .is_none_or(|since| applied.next() < *since)
+        {
             return;
         }
-        let bounds =
-            Bounds { log_start_offset: found.log_start_offset, high_watermark: found.high_watermark };
-        let known = state.partitions.entry(partition).or_insert_with(|| Partition::new(shard, bounds));
+        let bounds = Bounds {
+            log_start_offset: found.log_start_offset,
+            high_watermark: found.high_watermark,
+        };
+        let known = state
+            .partitions
+            .entry(partition)
+            .or_insert_with(|| Partition::new(shard, bounds));
         known.advance(bounds);
         known.wake();
     }
@@ -142,11 +161,20 @@ impl State {
             }
             return;
         }
-        let bounds =
-            Bounds { log_start_offset: update.log_start_offset, high_watermark: update.high_watermark };
+        let bounds = Bounds {
+            log_start_offset: update.log_start_offset,
+            high_watermark: update.high_watermark,
+        };
         let known = self.partitions.entry(update.partition).or_insert_with(|| {
-            let start = update.batches.first().map_or(bounds.high_watermark, |batch| batch.base_offset);
-            Partition { start, end: start, ..Partition::new(shard, bounds) }
+            let start = update
+                .batches
+                .first()
+                .map_or(bounds.high_watermark, |batch| batch.base_offset);
+            Partition {
+                start,
+                end: start,
+                ..Partition::new(shard, bounds)
+            }
         });
         for batch in update.batches {
             if batch.base_offset < known.end {
@@ -158,7 +186,11 @@ impl State {
             self.kept.push_back(update.partition);
         }
         known.advance(bounds);
-        while known.batches.front().is_some_and(|batch| batch.last_offset < bounds.log_start_offset) {
+        while known
+            .batches
+            .front()
+            .is_some_and(|batch| batch.last_offset < bounds.log_start_offset)
+        {
             known.drop_oldest();
         }
         known.wake();
@@ -166,7 +198,9 @@ impl State {
 
     fn shrink(&mut self) {
         while self.kept.len() > KEEP {
-            let Some(partition) = self.kept.pop_front() else { break };
+            let Some(partition) = self.kept.pop_front() else {
+                break;
+            };
             if let Some(known) = self.partitions.get_mut(&partition) {
                 known.drop_oldest();
             }
@@ -177,7 +211,14 @@ impl State {
 impl Partition {
     fn new(shard: ShardId, bounds: Bounds) -> Partition {
         let end = bounds.high_watermark;
-        Partition { shard, bounds, batches: VecDeque::new(), start: end, end, waiting: Vec::new() }
+        Partition {
+            shard,
+            bounds,
+            batches: VecDeque::new(),
+            start: end,
+            end,
+            waiting: Vec::new(),
+        }
     }
 
     /// Both bounds only ever grow.

@@ -34,15 +34,26 @@ pub(super) struct Shared {
     pub(super) stop: CancellationToken,
 }
 
-type Pending = BoxFuture<'static, Answer>;
+/// A request that is read but not answered; the token counts it.
+struct Pending {
+    answer: BoxFuture<'static, Answer>,
+    _unanswered: Arc<()>,
+}
 
 /// Serves a connection until its end.
 pub(super) async fn serve(shared: &Shared, stream: Stream, peer: Peer) {
     let (reading, writing) = stream.into_split();
-    let frames = FrameReader::new(reading, shared.env.clone(), shared.budget.clone(), DEFAULT_MAX_FRAME);
+    let frames = FrameReader::new(
+        reading,
+        shared.env.clone(),
+        shared.budget.clone(),
+        DEFAULT_MAX_FRAME,
+    );
     let (queue, pending) = mpsc::channel(QUEUE);
     let closed = CancellationToken::new();
-    let writer = shared.env.spawn(write(shared.env.clone(), writing, pending, closed.clone()));
+    let writer = shared
+        .env
+        .spawn(write(shared.env.clone(), writing, pending, closed.clone()));
     let end = tokio::select! {
         biased;
         () = closed.cancelled() => Ok(End::Closed),
@@ -79,6 +90,7 @@ async fn read<R>(
 where
     R: tokio::io::AsyncRead + Unpin,
 {
+    let unanswered = Arc::new(());
     loop {
         let ready = tokio::select! {
             biased;
@@ -89,7 +101,7 @@ where
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => return Ok(End::Closed),
             Ok(Err(error)) => return Err(error),
-            Err(_) if queue.capacity() == queue.max_capacity() => return Ok(End::Closed),
+            Err(_) if Arc::strong_count(&unanswered) == 1 => return Ok(End::Closed),
             // It waits for an answer.
             Err(_) => continue,
         }
@@ -98,18 +110,31 @@ where
             () = shared.stop.cancelled() => return Ok(End::Stopping),
             frame = frames.next() => frame?,
         };
-        let Some(frame) = frame else { return Ok(End::Closed) };
-        let Ok(slot) = queue.reserve().await else { return Ok(End::Closed) };
-        slot.send(shared.handler.handle(peer, frame));
+        let Some(frame) = frame else {
+            return Ok(End::Closed);
+        };
+        let Ok(slot) = queue.reserve().await else {
+            return Ok(End::Closed);
+        };
+        slot.send(Pending { answer: shared.handler.handle(peer, frame), _unanswered: unanswered.clone() });
     }
 }
 
 /// Answers in order. Answers that are ready go out together.
-async fn write(env: Env, mut writing: WriteHalf, mut pending: mpsc::Receiver<Pending>, closed: CancellationToken) {
+async fn write(
+    env: Env,
+    mut writing: WriteHalf,
+    mut pending: mpsc::Receiver<Pending>,
+    closed: CancellationToken,
+) {
     let _ends_reader = closed.drop_guard();
     let mut out = Rope::default();
     loop {
-        let next = if out.is_empty() { pending.recv().await } else { pending.try_recv().ok() };
+        let next = if out.is_empty() {
+            pending.recv().await
+        } else {
+            pending.try_recv().ok()
+        };
         let Some(mut next) = next else {
             if out.is_empty() {
                 break;
@@ -119,13 +144,13 @@ async fn write(env: Env, mut writing: WriteHalf, mut pending: mpsc::Receiver<Pen
             }
             continue;
         };
-        let answer = match (&mut next).now_or_never() {
+        let answer = match (&mut next.answer).now_or_never() {
             Some(answer) => answer,
             None => {
                 if !out.is_empty() && !send(&env, &mut writing, &mut out).await {
                     return;
                 }
-                next.await
+                next.answer.await
             }
         };
         match answer {
@@ -155,6 +180,8 @@ fn append(out: &mut Rope, reply: Rope) {
 
 /// False when the connection is gone, or the peer has not read for as long as an idle one is kept.
 async fn send(env: &Env, writing: &mut WriteHalf, out: &mut Rope) -> bool {
-    let written = env.timeout(IDLE, write_vectored_all(writing, std::mem::take(out))).await;
+    let written = env
+        .timeout(IDLE, write_vectored_all(writing, std::mem::take(out)))
+        .await;
     matches!(written, Ok(Ok(())))
 }

@@ -25,6 +25,8 @@ const FREE: usize = 64 << 10;
 const FIXED_HEADER: usize = 8;
 /// A frame that has begun must go on within this time: it holds memory.
 const STALL: Duration = Duration::from_secs(30);
+/// A large frame must come at least this fast, in bytes per second, for the same reason.
+const SLOWEST: u64 = 256 << 10;
 
 /// A request without its length prefix.
 #[derive(Debug)]
@@ -45,7 +47,10 @@ pub struct MemoryBudget {
 impl MemoryBudget {
     /// A budget of `bytes`.
     pub fn new(bytes: usize) -> MemoryBudget {
-        MemoryBudget { permits: Arc::new(Semaphore::new(bytes)), total: bytes }
+        MemoryBudget {
+            permits: Arc::new(Semaphore::new(bytes)),
+            total: bytes,
+        }
     }
 
     /// Bytes in use.
@@ -73,7 +78,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// Reads from `reader`; frames above `max_frame` bytes are refused.
     pub fn new(reader: R, env: Env, budget: MemoryBudget, max_frame: usize) -> Self {
         let max_frame = max_frame.min(budget.total);
-        FrameReader { reader, env, budget, buffer: BytesMut::new(), read_size: READ_MIN, max_frame }
+        FrameReader {
+            reader,
+            env,
+            budget,
+            buffer: BytesMut::new(),
+            read_size: READ_MIN,
+            max_frame,
+        }
     }
 
     /// Resolves when there is something of the next frame, or the end; may be dropped and called again.
@@ -98,9 +110,17 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             }
         };
         let produce = self.check_header(len)?;
-        let permit = if produce || len > FREE { self.budget.take(len).await } else { None };
+        let permit = if produce || len > FREE {
+            self.budget.take(len).await
+        } else {
+            None
+        };
         self.buffer.advance(4);
-        let bytes = if len <= SMALL { self.small(len).await? } else { self.large(len).await? };
+        let bytes = if len <= SMALL {
+            self.small(len).await?
+        } else {
+            self.large(len).await?
+        };
         Ok(Some(Frame { bytes, permit }))
     }
 
@@ -108,7 +128,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     ///
     /// A version that is not served passes here: the router knows which of them are answered.
     fn check_header(&self, len: usize) -> Result<bool, FrameError> {
-        let key = self.buffer.get(4..6).and_then(|key| key.first_chunk::<2>()).map(|key| i16::from_be_bytes(*key));
+        let key = self
+            .buffer
+            .get(4..6)
+            .and_then(|key| key.first_chunk::<2>())
+            .map(|key| i16::from_be_bytes(*key));
         let key = key.and_then(|key| ApiKey::try_from(key).ok());
         match key.filter(|key| len >= FIXED_HEADER && versions::range(*key).is_some()) {
             Some(key) => Ok(key == ApiKey::Produce),
@@ -127,13 +151,17 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     async fn large(&mut self, len: usize) -> Result<Bytes, FrameError> {
+        let deadline = self.env.instant() + STALL + Duration::from_secs(len as u64 / SLOWEST);
+        // What follows is most likely as large: the read buffer would only be in its way.
+        self.read_size = READ_MIN;
         let mut frame = BytesMut::with_capacity(len);
         let present = self.buffer.len().min(len);
         frame.extend_from_slice(&self.buffer.split_to(present));
         while frame.len() < len {
             let missing = (len - frame.len()) as u64;
             let mut rest = (&mut self.reader).take(missing);
-            let read = self.env.timeout(STALL, rest.read_buf(&mut frame)).await;
+            let until = deadline.min(self.env.instant() + STALL);
+            let read = self.env.timeout_at(until, rest.read_buf(&mut frame)).await;
             if read.map_err(|_| stalled())?? == 0 {
                 return Err(FrameError::Closed);
             }
@@ -146,7 +174,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         let env = self.env.clone();
         let before = self.buffer.len();
         env.timeout(STALL, self.fill()).await.map_err(|_| stalled())??;
-        if self.buffer.len() == before { Err(FrameError::Closed) } else { Ok(()) }
+        if self.buffer.len() == before {
+            Err(FrameError::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     /// One read; at the end of the stream nothing is added.
@@ -156,7 +188,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
         let room = self.buffer.capacity() - self.buffer.len();
         let read = self.reader.read_buf(&mut self.buffer).await?;
-        self.read_size = if read == room { (self.read_size * 2).min(READ_MAX) } else { self.read_size };
+        self.read_size = if read == room {
+            (self.read_size * 2).min(READ_MAX)
+        } else {
+            self.read_size
+        };
         if read < READ_MIN / 2 {
             self.read_size = READ_MIN;
         }
@@ -165,7 +201,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 }
 
 fn stalled() -> FrameError {
-    FrameError::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "the rest of a frame does not come"))
+    FrameError::Io(std::io::Error::new(
+        std::io::ErrorKind::TimedOut,
+        "the rest of a frame does not come",
+    ))
 }
 
 #[cfg(test)]
@@ -251,10 +290,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_large_frame_must_not_trickle_in() {
+        let (mut far, near) = tokio::io::duplex(1 << 16);
+        let env = Env::simulated(1);
+        let trickle = async {
+            for chunk in request(0, 9, 1_000_000).chunks(1000) {
+                if tokio::io::AsyncWriteExt::write_all(&mut far, chunk)
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+                env.sleep(Duration::from_secs(10)).await;
+            }
+        };
+        let mut reader = FrameReader::new(near, env.clone(), MemoryBudget::new(MAX), MAX);
+        tokio::select! {
+            () = trickle => panic!("it was read to its end"),
+            frame = reader.next() => assert!(frame.is_err()),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_frame_that_stops_arriving_gives_its_memory_back() {
         let (mut far, near) = tokio::io::duplex(1 << 16);
         let whole = request(0, 9, 1_000_000);
-        tokio::io::AsyncWriteExt::write_all(&mut far, &whole[..5000]).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut far, &whole[..5000])
+            .await
+            .unwrap();
         let budget = MemoryBudget::new(MAX);
         let mut reader = FrameReader::new(near, Env::simulated(1), budget.clone(), MAX);
         assert!(reader.next().await.is_err());

@@ -37,14 +37,25 @@ pub async fn start(
 ) -> std::io::Result<Net> {
     let mut bound = vec![(None, bind(&env, config, "listeners.port", config.port).await?)];
     for (zone, port) in &config.zones {
-        bound.push((Some(zone.clone()), bind(&env, config, "listeners.zones", *port).await?));
+        bound.push((
+            Some(zone.clone()),
+            bind(&env, config, "listeners.zones", *port).await?,
+        ));
     }
-    let ports = bound.iter().map(|(zone, listener)| (zone.clone(), listener.port()));
+    let ports = bound
+        .iter()
+        .map(|(zone, listener)| (zone.clone(), listener.port()));
     let zone_ports = ports.filter_map(|(zone, port)| Some((zone?, port))).collect();
     let port = bound.first().map_or(0, |(_, listener)| listener.port());
     let connections = Arc::new(Semaphore::new(config.max_connections));
     let stop = CancellationToken::new();
-    let shared = Arc::new(Shared { env: env.clone(), budget, handler, metrics, stop: stop.clone() });
+    let shared = Arc::new(Shared {
+        env: env.clone(),
+        budget,
+        handler,
+        metrics,
+        stop: stop.clone(),
+    });
     let accepting = bound
         .into_iter()
         .map(|(zone, listener)| {
@@ -52,14 +63,25 @@ pub async fn start(
             env.spawn(accept(shared.clone(), listener, zone, connections.clone()))
         })
         .collect();
-    Ok(Net { env, port, zone_ports, stop, accepting, connections, max_connections: config.max_connections })
+    Ok(Net {
+        env,
+        port,
+        zone_ports,
+        stop,
+        accepting,
+        connections,
+        max_connections: config.max_connections,
+    })
 }
 
 async fn bind(env: &Env, config: &Listeners, setting: &str, port: u16) -> std::io::Result<Listener> {
     let address = format!("{}:{port}", config.host);
-    env.listen(&address)
-        .await
-        .map_err(|error| std::io::Error::new(error.kind(), format!("{setting}: cannot listen on {address}: {error}")))
+    env.listen(&address).await.map_err(|error| {
+        std::io::Error::new(
+            error.kind(),
+            format!("{setting}: cannot listen on {address}: {error}"),
+        )
+    })
 }
 
 async fn accept(shared: Arc<Shared>, mut listener: Listener, zone: Option<Arc<str>>, limit: Arc<Semaphore>) {
@@ -75,8 +97,14 @@ async fn accept(shared: Arc<Shared>, mut listener: Listener, zone: Option<Arc<st
                     shared.metrics.connections_refused.inc();
                     continue;
                 };
-                let host = stream.peer().rsplit_once(':').map_or(stream.peer(), |(host, _)| host);
-                let peer = Peer { host: Arc::from(format!("/{host}")), zone: zone.clone() };
+                let host = stream
+                    .peer()
+                    .rsplit_once(':')
+                    .map_or(stream.peer(), |(host, _)| host);
+                let peer = Peer {
+                    host: Arc::from(format!("/{host}")),
+                    zone: zone.clone(),
+                };
                 let shared = shared.clone();
                 shared.env.clone().spawn(async move {
                     shared.metrics.connections.inc();
@@ -112,7 +140,12 @@ impl Net {
             task.await;
         }
         let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
-        if self.env.timeout_at(deadline, self.connections.acquire_many(all)).await.is_err() {
+        if self
+            .env
+            .timeout_at(deadline, self.connections.acquire_many(all))
+            .await
+            .is_err()
+        {
             tracing::warn!("connections are closed with requests unanswered");
         }
     }

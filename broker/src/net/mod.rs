@@ -53,3 +53,6 @@ pub trait Handler: Send + Sync + 'static {
     /// happens before this returns, the future does the rest.
     fn handle(&self, peer: &Peer, frame: Frame) -> BoxFuture<'static, Answer>;
 }
+
+#[cfg(test)]
+mod tests;

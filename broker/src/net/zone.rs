@@ -13,7 +13,9 @@ pub fn client_zone<'a>(
     port_zone: Option<&'a str>,
     known: &BTreeSet<&str>,
 ) -> Option<&'a str> {
-    let marked = client_id.and_then(marked_zone).and_then(|zone| resolve(zone, known));
+    let marked = client_id
+        .and_then(marked_zone)
+        .and_then(|zone| resolve(zone, known));
     let rack = rack.filter(|rack| known.contains(rack));
     marked.or(rack).or(port_zone)
 }
@@ -47,7 +49,12 @@ mod tests {
     use super::*;
 
     fn zone<'a>(client_id: &'a str, rack: Option<&'a str>, port: Option<&'a str>) -> Option<&'a str> {
-        client_zone(Some(client_id), rack, port, &BTreeSet::from(["a", "b", "us-east-1a"]))
+        client_zone(
+            Some(client_id),
+            rack,
+            port,
+            &BTreeSet::from(["a", "b", "us-east-1a"]),
+        )
     }
 
     #[test]
@@ -56,7 +63,10 @@ mod tests {
         assert_eq!(zone("app,diskless_rack_id=b", Some("a"), None), Some("b"));
         assert_eq!(zone("app diskless_az=b,x=y", None, None), Some("b"));
         assert_eq!(zone("app|diskless_az=b|mirror-1", None, None), Some("b"));
-        assert_eq!(zone("diskless_az=us-east-1a-producer-1", None, None), Some("us-east-1a"));
+        assert_eq!(
+            zone("diskless_az=us-east-1a-producer-1", None, None),
+            Some("us-east-1a")
+        );
     }
 
     #[test]

@@ -35,9 +35,18 @@ impl Order {
         state.entered += 1;
         let number = state.entered;
         let done = CancellationToken::new();
-        let replaced = partitions.iter().filter_map(|partition| state.last.insert(*partition, (number, done.clone())));
-        let before: BTreeMap<u64, CancellationToken> = replaced.filter(|(earlier, _)| *earlier != number).collect();
-        Turn { order: self.clone(), number, partitions, before: before.into_values().collect(), done }
+        let replaced = partitions
+            .iter()
+            .filter_map(|partition| state.last.insert(*partition, (number, done.clone())));
+        let before: BTreeMap<u64, CancellationToken> =
+            replaced.filter(|(earlier, _)| *earlier != number).collect();
+        Turn {
+            order: self.clone(),
+            number,
+            partitions,
+            before: before.into_values().collect(),
+            done,
+        }
     }
 }
 
@@ -54,7 +63,11 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.order.0.lock();
         for partition in &self.partitions {
-            if state.last.get(partition).is_some_and(|(number, _)| *number == self.number) {
+            if state
+                .last
+                .get(partition)
+                .is_some_and(|(number, _)| *number == self.number)
+            {
                 state.last.remove(partition);
             }
         }
@@ -70,7 +83,13 @@ mod tests {
     use super::*;
 
     fn partitions(indexes: &[i32]) -> Vec<TopicPartition> {
-        indexes.iter().map(|partition| TopicPartition { topic: TopicId::default(), partition: *partition }).collect()
+        indexes
+            .iter()
+            .map(|partition| TopicPartition {
+                topic: TopicId::default(),
+                partition: *partition,
+            })
+            .collect()
     }
 
     fn may_go(turn: &Turn) -> bool {
@@ -92,6 +111,9 @@ mod tests {
         drop(second);
         assert!(may_go(&third));
         drop(third);
-        assert!(order.0.lock().last.is_empty(), "nothing is remembered of those that are done");
+        assert!(
+            order.0.lock().last.is_empty(),
+            "nothing is remembered of those that are done"
+        );
     }
 }

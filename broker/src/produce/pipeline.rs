@@ -92,9 +92,22 @@ impl Producer {
             changed: Notify::new(),
             draining: AtomicBool::new(false),
             segments: Arc::new(Semaphore::new(SEGMENTS as usize)),
-            writer: Writer { env: env.clone(), node, store, cache, commits, metrics, order, last_success },
+            writer: Writer {
+                env: env.clone(),
+                node,
+                store,
+                cache,
+                commits,
+                metrics,
+                order,
+                last_success,
+            },
         }));
         env.spawn(flush(producer.0.clone()));
+        let inner = Arc::downgrade(&producer.0);
+        let age = move || inner.upgrade().and_then(|inner| inner.age_of_last_success()).unwrap_or(0.0);
+        let help = "Since an object was last written and committed; 0 before the first, and while nothing is buffered";
+        producer.0.writer.metrics.add(GaugeCollector::new("flush_age", help, Some(Unit::Seconds), age));
         producer
     }
 
@@ -125,7 +138,9 @@ impl Producer {
     pub async fn finish(&self, deadline: Instant) -> bool {
         let idle = async {
             loop {
-                let Ok(all) = self.0.segments.acquire_many(SEGMENTS).await else { return };
+                let Ok(all) = self.0.segments.acquire_many(SEGMENTS).await else {
+                    return;
+                };
                 if self.0.buffer.lock().bytes() == 0 {
                     return;
                 }
@@ -143,16 +158,44 @@ impl Producer {
 }
 
 impl Inner {
+    /// In seconds, while something waits to be written or committed.
+    fn age_of_last_success(&self) -> Option<f64> {
+        let idle = self.segments.available_permits() == SEGMENTS as usize && self.buffer.lock().bytes() == 0;
+        let last = Timestamp(self.writer.last_success.load(Relaxed));
+        (!idle && last.0 > 0).then(|| Duration::from_millis(self.env.now().since(last)).as_secs_f64())
+    }
+
     fn push(&self, batches: Vec<Append>, request: &Arc<Request>, now: Instant) {
         let metrics = &self.writer.metrics;
         metrics.produce_batches.inc_by(batches.len() as u64);
-        metrics.produce_bytes.inc_by(batches.iter().map(|append| append.batch.len() as u64).sum());
+        metrics
+            .produce_bytes
+            .inc_by(batches.iter().map(|append| append.batch.len() as u64).sum());
         let mut buffer = self.buffer.lock();
         let before = buffer.bytes();
         for (index, append) in batches.into_iter().enumerate() {
-            let Append { partition, shard, batch, header, log_append_time } = append;
-            let tag = Tag { request: request.clone(), index, shard, header, log_append_time };
-            buffer.push(Batch { partition, bytes: batch, tag }, now);
+            let Append {
+                partition,
+                shard,
+                batch,
+                header,
+                log_append_time,
+            } = append;
+            let tag = Tag {
+                request: request.clone(),
+                index,
+                shard,
+                header,
+                log_append_time,
+            };
+            buffer.push(
+                Batch {
+                    partition,
+                    bytes: batch,
+                    tag,
+                },
+                now,
+            );
         }
         let after = buffer.bytes();
         drop(buffer);
@@ -175,13 +218,19 @@ impl Inner {
 async fn flush(inner: Arc<Inner>) {
     loop {
         due(&inner).await;
-        let Ok(slot) = inner.segments.clone().acquire_owned().await else { return };
+        let Ok(slot) = inner.segments.clone().acquire_owned().await else {
+            return;
+        };
         let now = inner.env.instant();
         let (batches, left) = {
             let mut buffer = inner.buffer.lock();
             (buffer.take(now), buffer.bytes())
         };
-        inner.writer.metrics.buffer_bytes.set(i64::try_from(left).unwrap_or(i64::MAX));
+        inner
+            .writer
+            .metrics
+            .buffer_bytes
+            .set(i64::try_from(left).unwrap_or(i64::MAX));
         let segment = inner.writer.prepare(batches);
         let writing = inner.clone();
         inner.env.spawn(async move {

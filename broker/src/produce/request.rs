@@ -21,7 +21,12 @@ pub struct Outcome {
 impl Outcome {
     /// Not stored, or not known to be.
     pub fn failed(error: ResponseError) -> Outcome {
-        Outcome { error_code: error.code(), base_offset: -1, log_append_time: -1, log_start_offset: -1 }
+        Outcome {
+            error_code: error.code(),
+            base_offset: -1,
+            log_append_time: -1,
+            log_start_offset: -1,
+        }
     }
 }
 
@@ -45,14 +50,24 @@ struct State {
 impl Request {
     pub(super) fn new(batches: usize, deadline: Instant, permit: Option<OwnedSemaphorePermit>) -> Request {
         let permit = permit.filter(|_| batches > 0);
-        let state = State { outcomes: vec![None; batches], missing: batches, permit };
-        Request { deadline, state: Mutex::new(state), done: Notify::new() }
+        let state = State {
+            outcomes: vec![None; batches],
+            missing: batches,
+            permit,
+        };
+        Request {
+            deadline,
+            state: Mutex::new(state),
+            done: Notify::new(),
+        }
     }
 
     /// The first outcome of a batch holds. After the last one its memory counts as free.
     pub(super) fn resolve(&self, index: usize, outcome: Outcome) {
         let mut state = self.state.lock();
-        let Some(slot @ None) = state.outcomes.get_mut(index) else { return };
+        let Some(slot @ None) = state.outcomes.get_mut(index) else {
+            return;
+        };
         *slot = Some(outcome);
         state.missing -= 1;
         if state.missing == 0 {
@@ -71,7 +86,12 @@ impl Request {
         // Whether all came in time shows in the outcomes.
         let _ = env.timeout_at(self.deadline, done).await;
         let late = Outcome::failed(ResponseError::RequestTimedOut);
-        self.state.lock().outcomes.iter().map(|outcome| outcome.unwrap_or(late)).collect()
+        self.state
+            .lock()
+            .outcomes
+            .iter()
+            .map(|outcome| outcome.unwrap_or(late))
+            .collect()
     }
 }
 
@@ -84,7 +104,12 @@ mod tests {
 
     use super::*;
 
-    const STORED: Outcome = Outcome { error_code: 0, base_offset: 5, log_append_time: -1, log_start_offset: 0 };
+    const STORED: Outcome = Outcome {
+        error_code: 0,
+        base_offset: 5,
+        log_append_time: -1,
+        log_start_offset: 0,
+    };
 
     #[tokio::test(start_paused = true)]
     async fn late_batches_are_timed_out_and_keep_their_memory() {
@@ -94,8 +119,15 @@ mod tests {
         let request = Request::new(2, env.instant() + Duration::from_secs(5), Some(permit));
         request.resolve(1, STORED);
         let outcomes = request.outcomes(&env).await;
-        assert_eq!(outcomes, [Outcome::failed(ResponseError::RequestTimedOut), STORED]);
-        assert_eq!(memory.available_permits(), 40, "its bytes are still being written");
+        assert_eq!(
+            outcomes,
+            [Outcome::failed(ResponseError::RequestTimedOut), STORED]
+        );
+        assert_eq!(
+            memory.available_permits(),
+            40,
+            "its bytes are still being written"
+        );
         request.resolve(0, STORED);
         assert_eq!(memory.available_permits(), 100);
         assert_eq!(request.outcomes(&env).await, [STORED, STORED]);

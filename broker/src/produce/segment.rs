@@ -29,12 +29,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[async_trait]
 pub(super) trait Commits: Send + Sync {
     /// Commits at the leader of `request.shard`; asks again by the same object until `deadline`.
-    async fn commit(&self, request: &CommitFileRequest, deadline: Instant) -> Result<CommitFileResponse, RpcError>;
+    async fn commit(
+        &self,
+        request: &CommitFileRequest,
+        deadline: Instant,
+    ) -> Result<CommitFileResponse, RpcError>;
 }
 
 #[async_trait]
 impl Commits for Coordinators {
-    async fn commit(&self, request: &CommitFileRequest, deadline: Instant) -> Result<CommitFileResponse, RpcError> {
+    async fn commit(
+        &self,
+        request: &CommitFileRequest,
+        deadline: Instant,
+    ) -> Result<CommitFileResponse, RpcError> {
         self.commit_file(request, deadline).await
     }
 }
@@ -90,14 +98,30 @@ impl Writer {
         let groups = by_shard.into_iter().map(|(shard, batches)| {
             let mut partitions: Vec<TopicPartition> = batches.iter().map(|batch| batch.partition).collect();
             partitions.dedup();
-            (shard, Group { batches, turn: self.order.enter(partitions) })
+            (
+                shard,
+                Group {
+                    batches,
+                    turn: self.order.enter(partitions),
+                },
+            )
         });
-        Prepared { body, size, groups: groups.collect(), deadline }
+        Prepared {
+            body,
+            size,
+            groups: groups.collect(),
+            deadline,
+        }
     }
 
     /// Writes and commits a segment; every batch gets its outcome.
     pub(super) async fn write(&self, segment: Prepared) {
-        let Prepared { body, size, groups, deadline } = segment;
+        let Prepared {
+            body,
+            size,
+            groups,
+            deadline,
+        } = segment;
         let object = self.env.uuid();
         let written = self.upload(object, body.clone(), deadline).await;
         self.metrics.segment_bytes.observe(size as f64);
@@ -107,7 +131,11 @@ impl Writer {
                 self.cache.insert(object, body);
                 let owners = self.owners(groups.keys().copied().collect());
                 let commits = groups.into_iter().map(|(shard, group)| {
-                    let file = File { object, size, owners: owners.clone() };
+                    let file = File {
+                        object,
+                        size,
+                        owners: owners.clone(),
+                    };
                     self.commit(shard, file, group, deadline)
                 });
                 futures::future::join_all(commits).await;
@@ -117,7 +145,9 @@ impl Writer {
                 tracing::warn!(%error, size, "a wal object could not be written, its batches are refused");
                 drop(body);
                 let failures = groups.into_values().map(|group| async move {
-                    self.resolve(&group.batches, |_| Outcome::failed(ResponseError::KafkaStorageError));
+                    self.resolve(&group.batches, |_| {
+                        Outcome::failed(ResponseError::KafkaStorageError)
+                    });
                     group.turn.come().await;
                 });
                 futures::future::join_all(failures).await;
@@ -173,7 +203,11 @@ impl Writer {
                 self.metrics.commit_failures.inc();
                 tracing::error!(%shard, code = answer.error_code, "the coordinator refuses a file");
                 // With an error code nothing was decided; otherwise the answer makes no sense.
-                let error = if answer.error_code == 0 { ResponseError::RequestTimedOut } else { ResponseError::KafkaStorageError };
+                let error = if answer.error_code == 0 {
+                    ResponseError::RequestTimedOut
+                } else {
+                    ResponseError::KafkaStorageError
+                };
                 self.resolve(&group.batches, |_| Outcome::failed(error));
             }
             Err(error) => {
@@ -229,8 +263,16 @@ fn batch_request(batch: &Placed<Tag>) -> BatchRequest {
 fn outcome(result: &BatchResult) -> Outcome {
     Outcome {
         error_code: result.error_code,
-        base_offset: if result.error_code == 0 { result.base_offset } else { -1 },
-        log_append_time: if result.error_code == 0 { result.log_append_time.0 } else { -1 },
+        base_offset: if result.error_code == 0 {
+            result.base_offset
+        } else {
+            -1
+        },
+        log_append_time: if result.error_code == 0 {
+            result.log_append_time.0
+        } else {
+            -1
+        },
         log_start_offset: result.log_start_offset,
     }
 }

@@ -19,7 +19,10 @@ pub struct Refusal {
 }
 
 fn refuse(error: ResponseError, message: impl Into<String>) -> Refusal {
-    Refusal { error, message: message.into() }
+    Refusal {
+        error,
+        message: message.into(),
+    }
 }
 
 /// Checks the records that a Produce request of `version` holds for one partition: exactly one batch.
@@ -31,16 +34,21 @@ pub fn validate(
 ) -> Result<BatchHeader, Refusal> {
     if records.len() > config.max_message_bytes as usize {
         let (size, max) = (records.len(), config.max_message_bytes);
-        let message = format!("The record batch size is {size} bytes, max.message.bytes of the topic is {max}");
+        let message =
+            format!("The record batch size is {size} bytes, max.message.bytes of the topic is {max}");
         return Err(refuse(ResponseError::MessageTooLarge, message));
     }
-    let header = batch::validate(records).map_err(|error| refuse(error.response_error(), error.to_string()))?;
+    let header =
+        batch::validate(records).map_err(|error| refuse(error.response_error(), error.to_string()))?;
     if header.codec() == Ok(Codec::Zstd) && version < ZSTD {
         let message = format!("Produce version {version} cannot carry zstd");
         return Err(refuse(ResponseError::UnsupportedCompressionType, message));
     }
     if header.is_transactional() {
-        return Err(refuse(ResponseError::InvalidRequest, "transactions are not supported by this version"));
+        return Err(refuse(
+            ResponseError::InvalidRequest,
+            "transactions are not supported by this version",
+        ));
     }
     if !config.log_append_time {
         check_times(&header, config, now)?;
@@ -50,8 +58,16 @@ pub fn validate(
 
 /// By the first and the largest timestamp; the records between are the producer's business.
 fn check_times(header: &BatchHeader, config: &TopicConfig, now: Timestamp) -> Result<(), Refusal> {
-    for time in [header.base_timestamp, header.max_timestamp].map(Timestamp).into_iter().filter(|time| time.0 >= 0) {
-        let (past, limit) = if time <= now { (true, config.before_max_ms) } else { (false, config.after_max_ms) };
+    for time in [header.base_timestamp, header.max_timestamp]
+        .map(Timestamp)
+        .into_iter()
+        .filter(|time| time.0 >= 0)
+    {
+        let (past, limit) = if time <= now {
+            (true, config.before_max_ms)
+        } else {
+            (false, config.after_max_ms)
+        };
         let distance = if past { now.since(time) } else { time.since(now) };
         if distance > limit {
             let key = if past { "before" } else { "after" };
@@ -71,9 +87,15 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
-    fn check(change: impl FnOnce(&mut BatchHeader), version: i16, config: &TopicConfig) -> Result<(), ResponseError> {
+    fn check(
+        change: impl FnOnce(&mut BatchHeader),
+        version: i16,
+        config: &TopicConfig,
+    ) -> Result<(), ResponseError> {
         let bytes = batch(3, NOW.0, change);
-        validate(&bytes, version, config, NOW).map(drop).map_err(|refusal| refusal.error)
+        validate(&bytes, version, config, NOW)
+            .map(drop)
+            .map_err(|refusal| refusal.error)
     }
 
     #[test]
@@ -83,13 +105,25 @@ mod tests {
 
     #[test]
     fn limits_of_the_topic_hold() {
-        let small = TopicConfig { max_message_bytes: 10, ..topic_config() };
+        let small = TopicConfig {
+            max_message_bytes: 10,
+            ..topic_config()
+        };
         assert_eq!(check(|_| {}, 9, &small), Err(ResponseError::MessageTooLarge));
         let ahead = |header: &mut BatchHeader| header.max_timestamp += 3_600_001;
-        assert_eq!(check(ahead, 9, &topic_config()), Err(ResponseError::InvalidTimestamp));
-        let append_time = TopicConfig { log_append_time: true, ..topic_config() };
+        assert_eq!(
+            check(ahead, 9, &topic_config()),
+            Err(ResponseError::InvalidTimestamp)
+        );
+        let append_time = TopicConfig {
+            log_append_time: true,
+            ..topic_config()
+        };
         assert_eq!(check(ahead, 9, &append_time), Ok(()));
-        let strict = TopicConfig { before_max_ms: 1000, ..topic_config() };
+        let strict = TopicConfig {
+            before_max_ms: 1000,
+            ..topic_config()
+        };
         let behind = |header: &mut BatchHeader| header.base_timestamp -= 1001;
         assert_eq!(check(behind, 9, &strict), Err(ResponseError::InvalidTimestamp));
         let without = |header: &mut BatchHeader| (header.base_timestamp, header.max_timestamp) = (-1, -1);
@@ -112,7 +146,10 @@ mod tests {
             header.attributes = 1 << 4;
             (header.producer_id, header.producer_epoch, header.base_sequence) = (5, 0, 0);
         };
-        assert_eq!(check(transactional, 9, &topic_config()), Err(ResponseError::InvalidRequest));
+        assert_eq!(
+            check(transactional, 9, &topic_config()),
+            Err(ResponseError::InvalidRequest)
+        );
     }
 
     #[test]

@@ -31,7 +31,10 @@ type Peer = tokio::sync::Mutex<Option<Arc<Connection>>>;
 impl Pool {
     /// An empty pool.
     pub fn new(env: Env) -> Pool {
-        Pool { env, peers: Arc::default() }
+        Pool {
+            env,
+            peers: Arc::default(),
+        }
     }
 
     /// Sends `request` to `address` and waits for its answer until `deadline`.
@@ -56,7 +59,10 @@ impl Pool {
             return Ok(connection.clone());
         }
         *slot = None;
-        let unreachable = |reason: String| RpcError::Unreachable { address: address.to_owned(), reason };
+        let unreachable = |reason: String| RpcError::Unreachable {
+            address: address.to_owned(),
+            reason,
+        };
         let stream = self
             .env
             .timeout(CONNECT_TIMEOUT, self.env.connect(address))
@@ -123,7 +129,9 @@ impl Connection {
         let answers = waiting.clone();
         env.spawn(async move {
             while let Ok(frame) = read_frame(&mut reading).await {
-                let Some((id, body)) = split_response(frame) else { break };
+                let Some((id, body)) = split_response(frame) else {
+                    break;
+                };
                 let caller = answers.0.lock().as_mut().and_then(|waiting| waiting.remove(&id));
                 if let Some(caller) = caller {
                     // The caller may have given up in this very moment.
@@ -132,7 +140,12 @@ impl Connection {
             }
             answers.close();
         });
-        Connection { address: address.to_owned(), next_id: AtomicI32::new(0), outgoing, waiting }
+        Connection {
+            address: address.to_owned(),
+            next_id: AtomicI32::new(0),
+            outgoing,
+            waiting,
+        }
     }
 
     fn is_open(&self) -> bool {
@@ -146,9 +159,20 @@ impl Connection {
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (caller, answer) = oneshot::channel();
-        self.waiting.0.lock().as_mut().ok_or_else(broken)?.insert(id, caller);
-        let _listed = Call { waiting: &self.waiting, id };
-        self.outgoing.send(request_frame(api_key, id, request)).await.map_err(|_| broken())?;
+        self.waiting
+            .0
+            .lock()
+            .as_mut()
+            .ok_or_else(broken)?
+            .insert(id, caller);
+        let _listed = Call {
+            waiting: &self.waiting,
+            id,
+        };
+        self.outgoing
+            .send(request_frame(api_key, id, request))
+            .await
+            .map_err(|_| broken())?;
         answer.await.map_err(|_| broken())
     }
 }
@@ -178,7 +202,10 @@ pub(super) async fn write_all(writing: &mut env::WriteHalf, mut frames: Vec<Byte
 pub(super) async fn read_frame(reading: &mut env::ReadHalf) -> std::io::Result<Bytes> {
     let length = usize::try_from(reading.read_u32().await?).unwrap_or(usize::MAX);
     if length > MAX_FRAME {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "frame too large"));
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidData,
+            "frame too large",
+        ));
     }
     // Grows as bytes come in: an announced length alone costs nothing.
     let mut frame = BytesMut::with_capacity(length.min(64 << 10));

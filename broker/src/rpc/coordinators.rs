@@ -7,9 +7,9 @@ use cluster::protocol::{
     AllocateProducerIdsRequest, AllocateProducerIdsResponse, ForwardRequest, ForwardResponse,
 };
 use coordinator::protocol::{
-    CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest, DeleteRecordsResponse,
-    DeleteTopicsRequest, ErrorResponse, FindBatchesRequest, FindBatchesResponse, HandOverFileRequest,
-    ListOffsetsRequest, ListOffsetsResponse, TailRequest, TailResponse, api_key,
+    CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest,
+    DeleteRecordsResponse, DeleteTopicsRequest, ErrorResponse, FindBatchesRequest, FindBatchesResponse,
+    HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse, TailRequest, TailResponse, api_key,
 };
 use env::{Env, Instant};
 use kafka_wire::ResponseError;
@@ -77,7 +77,14 @@ impl Coordinators {
         request: &CommitFileRequest,
         deadline: Instant,
     ) -> Result<CommitFileResponse, RpcError> {
-        self.call(Destination::Shard(request.shard), api_key::COMMIT_FILE, request, deadline, ATTEMPT).await
+        self.call(
+            Destination::Shard(request.shard),
+            api_key::COMMIT_FILE,
+            request,
+            deadline,
+            ATTEMPT,
+        )
+        .await
     }
 
     /// `DisklessFindBatches`.
@@ -86,7 +93,14 @@ impl Coordinators {
         request: &FindBatchesRequest,
         deadline: Instant,
     ) -> Result<FindBatchesResponse, RpcError> {
-        self.call(Destination::Shard(request.shard), api_key::FIND_BATCHES, request, deadline, ATTEMPT).await
+        self.call(
+            Destination::Shard(request.shard),
+            api_key::FIND_BATCHES,
+            request,
+            deadline,
+            ATTEMPT,
+        )
+        .await
     }
 
     /// `DisklessListOffsets`.
@@ -95,7 +109,14 @@ impl Coordinators {
         request: &ListOffsetsRequest,
         deadline: Instant,
     ) -> Result<ListOffsetsResponse, RpcError> {
-        self.call(Destination::Shard(request.shard), api_key::LIST_OFFSETS, request, deadline, ATTEMPT).await
+        self.call(
+            Destination::Shard(request.shard),
+            api_key::LIST_OFFSETS,
+            request,
+            deadline,
+            ATTEMPT,
+        )
+        .await
     }
 
     /// `DisklessDeleteRecords`.
@@ -104,13 +125,27 @@ impl Coordinators {
         request: &DeleteRecordsRequest,
         deadline: Instant,
     ) -> Result<DeleteRecordsResponse, RpcError> {
-        self.call(Destination::Shard(request.shard), api_key::DELETE_RECORDS, request, deadline, ATTEMPT).await
+        self.call(
+            Destination::Shard(request.shard),
+            api_key::DELETE_RECORDS,
+            request,
+            deadline,
+            ATTEMPT,
+        )
+        .await
     }
 
     /// `DisklessTail`.
     pub async fn tail(&self, request: &TailRequest, deadline: Instant) -> Result<TailResponse, RpcError> {
         let attempt = ATTEMPT + Duration::from_millis(u64::from(request.max_wait_ms));
-        self.call(Destination::Shard(request.shard), api_key::TAIL, request, deadline, attempt).await
+        self.call(
+            Destination::Shard(request.shard),
+            api_key::TAIL,
+            request,
+            deadline,
+            attempt,
+        )
+        .await
     }
 
     /// `DisklessCreatePartitions`.
@@ -119,7 +154,14 @@ impl Coordinators {
         request: &CreatePartitionsRequest,
         deadline: Instant,
     ) -> Result<ErrorResponse, RpcError> {
-        self.call(Destination::Shard(request.shard), api_key::CREATE_PARTITIONS, request, deadline, ATTEMPT).await
+        self.call(
+            Destination::Shard(request.shard),
+            api_key::CREATE_PARTITIONS,
+            request,
+            deadline,
+            ATTEMPT,
+        )
+        .await
     }
 
     /// `DisklessDeleteTopics`.
@@ -128,7 +170,14 @@ impl Coordinators {
         request: &DeleteTopicsRequest,
         deadline: Instant,
     ) -> Result<ErrorResponse, RpcError> {
-        self.call(Destination::Shard(request.shard), api_key::DELETE_TOPICS, request, deadline, ATTEMPT).await
+        self.call(
+            Destination::Shard(request.shard),
+            api_key::DELETE_TOPICS,
+            request,
+            deadline,
+            ATTEMPT,
+        )
+        .await
     }
 
     /// `DisklessHandOverFile`.
@@ -137,7 +186,14 @@ impl Coordinators {
         request: &HandOverFileRequest,
         deadline: Instant,
     ) -> Result<ErrorResponse, RpcError> {
-        self.call(Destination::Shard(request.shard), api_key::HAND_OVER_FILE, request, deadline, ATTEMPT).await
+        self.call(
+            Destination::Shard(request.shard),
+            api_key::HAND_OVER_FILE,
+            request,
+            deadline,
+            ATTEMPT,
+        )
+        .await
     }
 
     /// A block of producer ids for `node`.
@@ -147,7 +203,14 @@ impl Coordinators {
         deadline: Instant,
     ) -> Result<AllocateProducerIdsResponse, RpcError> {
         let request = AllocateProducerIdsRequest { node };
-        self.call(Destination::Controller, api_key::ALLOCATE_PRODUCER_IDS, &request, deadline, ATTEMPT).await
+        self.call(
+            Destination::Controller,
+            api_key::ALLOCATE_PRODUCER_IDS,
+            &request,
+            deadline,
+            ATTEMPT,
+        )
+        .await
     }
 
     /// Passes a client's request (header and body) to its owner and gives the reply (header and body). Requests that
@@ -163,9 +226,15 @@ impl Coordinators {
             Destination::Shard(shard) => i32::try_from(shard.0).unwrap_or(i32::MAX),
             Destination::Controller => -1,
         };
-        let request = ForwardRequest { shard, client_host: client_host.to_owned(), request };
+        let request = ForwardRequest {
+            shard,
+            client_host: client_host.to_owned(),
+            request,
+        };
         let attempt = deadline.saturating_duration_since(self.env.instant());
-        let answer: ForwardResponse = self.call(to, api_key::FORWARD, &request, deadline, attempt).await?;
+        let answer: ForwardResponse = self
+            .call(to, api_key::FORWARD, &request, deadline, attempt)
+            .await?;
         Ok(answer.response)
     }
 

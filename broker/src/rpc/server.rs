@@ -57,7 +57,9 @@ async fn connection(env: Env, stream: Stream, handler: Arc<dyn Handler>) {
             tracing::warn!(%peer, "not an internal request: connection closed");
             break;
         };
-        let Ok(slot) = slots.clone().acquire_owned().await else { break };
+        let Ok(slot) = slots.clone().acquire_owned().await else {
+            break;
+        };
         let (handler, answers, peer) = (handler.clone(), answers.clone(), peer.clone());
         env.spawn(async move {
             let _slot = slot;

@@ -88,7 +88,7 @@ impl Client {
     }
 
     pub(crate) async fn init_producer_id(&mut self) -> Result<ProducerId, Failure> {
-        let response = self.call(&InitProducerIdRequest::default().with_transaction_timeout_ms(60_000), 2).await?;
+        let response = self.call(&InitProducerIdRequest::default().with_transactional_id(None).with_transaction_timeout_ms(60_000), 2).await?;
         match response.error_code {
             0 => Ok(ProducerId { id: response.producer_id.0, epoch: response.producer_epoch }),
             code => Err(format!("InitProducerId: error {code}")),
@@ -106,7 +106,7 @@ impl Client {
         let records = encode_batch(self.env.now().0, producer, sequence, value).map_err(|error| error.to_string())?;
         let data = PartitionProduceData::default().with_index(partition).with_records(Some(records));
         let topic = TopicProduceData::default().with_name(topic_name()).with_partition_data(vec![data]);
-        let request = ProduceRequest::default().with_acks(-1).with_timeout_ms(5_000).with_topic_data(vec![topic]);
+        let request = ProduceRequest::default().with_transactional_id(None).with_acks(-1).with_timeout_ms(5_000).with_topic_data(vec![topic]);
         let response = self.call(&request, 8).await?;
         let answer = response.responses.first().and_then(|topic| topic.partition_responses.first());
         match answer {

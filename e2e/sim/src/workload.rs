@@ -32,7 +32,11 @@ pub(crate) async fn produce(
     let producer = loop {
         match client.init_producer_id().await {
             Ok(producer) => break producer,
-            Err(_) => env.sleep(PAUSE).await,
+            Err(failure) => {
+                trace.add(&env, format_args!("no producer id: {failure}"));
+                client.disconnect();
+                env.sleep(PAUSE).await;
+            }
         }
     };
     let mut sequences: BTreeMap<i32, i32> = BTreeMap::new();

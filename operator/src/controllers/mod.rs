@@ -60,6 +60,15 @@ impl ReconcileError {
     }
 }
 
+/// Takes off a stored object what nobody here reads and what is often the larger part of it.
+fn slim<K: Resource>(object: &mut K) {
+    let meta = object.meta_mut();
+    meta.managed_fields = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+}
+
 /// A watch whose errors are logged and go no further: each watch has its own backoff, and one that is forbidden must
 /// not slow down the others.
 fn logged<K>(

@@ -53,6 +53,7 @@ pub(crate) async fn run(service: Arc<ControllerService>) {
             }
         }
         tokio::select! {
+            biased;
             // The state is gone together with the replica.
             changed = metadata.changed() => if changed.is_err() { return },
             Some(id) = running.next() => drop(topics.remove(&id)),

@@ -145,6 +145,7 @@ impl ControllerService {
                 return response;
             }
             tokio::select! {
+                biased;
                 _ = changes.changed() => {}
                 _ = status.wait_for(|status| matches!(status, Status::Ended(_))) => {
                     return refused(ResponseError::NotController);
@@ -210,6 +211,7 @@ impl ControllerService {
         let mut metadata = self.metadata.clone();
         let mut status = self.replica.status();
         let waited = tokio::select! {
+            biased;
             waited = self.env.timeout_at(deadline, metadata.wait_for(|metadata| done(metadata))) => waited.is_ok(),
             _ = status.wait_for(|status| matches!(status, Status::Ended(_))) => false,
         };
@@ -256,6 +258,7 @@ impl ControllerService {
                 }
             };
             tokio::select! {
+                biased;
                 () = wait => self.update(Controller::tick),
                 _ = changes.changed() => {}
                 changed = metadata.changed() => match changed {
@@ -270,6 +273,7 @@ impl ControllerService {
 /// Runs until the controller is deposed.
 async fn run(service: Arc<ControllerService>) {
     tokio::select! {
+        biased;
         () = service.tick() => {}
         () = sagas::run(service.clone()) => {}
         end = service.replica.ended() => tracing::info!(?end, "no longer controller"),

@@ -263,14 +263,24 @@ impl BatchHeader {
     /// The append time lies under the checksum. The new one is computed from the old one and the difference of the
     /// two headers, so the records need not be read: CRC is linear, and shifting the difference by the length of
     /// the records is what appending them does.
-    pub fn patched(&self, base_offset: i64, leader_epoch: i32, log_append_time: Option<i64>) -> [u8; HEADER_LEN] {
-        let mut header = Self { base_offset, partition_leader_epoch: leader_epoch, ..*self };
+    pub fn patched(
+        &self,
+        base_offset: i64,
+        leader_epoch: i32,
+        log_append_time: Option<i64>,
+    ) -> [u8; HEADER_LEN] {
+        let mut header = Self {
+            base_offset,
+            partition_leader_epoch: leader_epoch,
+            ..*self
+        };
         if let Some(time) = log_append_time {
             header.attributes |= LOG_APPEND_TIME;
             header.max_timestamp = time;
             let difference = crc_of_fields(&self.to_bytes()) ^ crc_of_fields(&header.to_bytes());
             let records = (self.total_size() - HEADER_LEN) as u64;
-            let shifted = crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, difference, 0, records);
+            let shifted =
+                crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, difference, 0, records);
             header.crc ^= shifted as u32;
         }
         header.to_bytes()
@@ -279,7 +289,10 @@ impl BatchHeader {
 
 /// Checksum of the part of a header that is under the checksum.
 fn crc_of_fields(head: &[u8; HEADER_LEN]) -> u64 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, head.get(CRC_START..).unwrap_or_default())
+    crc_fast::checksum(
+        crc_fast::CrcAlgorithm::Crc32Iscsi,
+        head.get(CRC_START..).unwrap_or_default(),
+    )
 }
 
 /// [`BatchHeader::patched`] of the batch at the front of `batch`.
@@ -311,7 +324,14 @@ pub fn verify(batch: &[u8]) -> Result<BatchHeader, BatchError> {
 /// the caller's to know.
 pub fn validate(batch: &[u8]) -> Result<BatchHeader, BatchError> {
     let header = verify(batch)?;
-    let BatchHeader { producer_id, producer_epoch, base_sequence, record_count, last_offset_delta, .. } = header;
+    let BatchHeader {
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+        last_offset_delta,
+        ..
+    } = header;
     let codec = header.codec()?;
     if header.is_control() {
         return Err(BatchError::Control);
@@ -327,11 +347,18 @@ pub fn validate(batch: &[u8]) -> Result<BatchHeader, BatchError> {
     // A count that the bytes cannot hold would use up offsets for nothing.
     let holds = codec != Codec::None || u64::from(record_count.unsigned_abs()) * MIN_RECORD_LEN <= records;
     if !counted || !holds {
-        return Err(BatchError::Count { count: record_count, last_offset_delta });
+        return Err(BatchError::Count {
+            count: record_count,
+            last_offset_delta,
+        });
     }
     let sequenced = producer_epoch >= 0 && base_sequence >= 0;
     if (header.has_producer_id() && !sequenced) || (header.is_transactional() && !header.has_producer_id()) {
-        return Err(BatchError::Producer { producer_id, epoch: producer_epoch, sequence: base_sequence });
+        return Err(BatchError::Producer {
+            producer_id,
+            epoch: producer_epoch,
+            sequence: base_sequence,
+        });
     }
     Ok(header)
 }

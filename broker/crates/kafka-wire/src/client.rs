@@ -26,7 +26,10 @@ pub fn encode<R: Request>(
     header
         .encode(&mut out, R::header_version(version))
         .and_then(|()| request.encode(&mut out, version))
-        .map_err(|error| EncodeError::Message { version, reason: format!("{error:#}") })?;
+        .map_err(|error| EncodeError::Message {
+            version,
+            reason: format!("{error:#}"),
+        })?;
     Ok(Rope::frame(out, Vec::new())?.into_bytes())
 }
 
@@ -38,5 +41,9 @@ pub fn decode<R: Request>(mut frame: Bytes, version: i16) -> Result<(i32, R::Res
     }
     let response = R::Response::decode(&mut frame, version)
         .map_err(|error| DecodeError::Malformed(format!("{error:#}")))?;
-    if frame.is_empty() { Ok((correlation_id, response)) } else { Err(DecodeError::Trailing(frame.len())) }
+    if frame.is_empty() {
+        Ok((correlation_id, response))
+    } else {
+        Err(DecodeError::Trailing(frame.len()))
+    }
 }

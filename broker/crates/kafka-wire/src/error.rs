@@ -63,7 +63,10 @@ pub enum DecodeError {
 
 impl From<bytes::TryGetError> for DecodeError {
     fn from(error: bytes::TryGetError) -> Self {
-        Self::Truncated { needed: error.requested, remaining: error.available }
+        Self::Truncated {
+            needed: error.requested,
+            remaining: error.available,
+        }
     }
 }
 

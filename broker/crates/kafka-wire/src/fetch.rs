@@ -84,11 +84,20 @@ pub struct FetchBatch {
 /// A whole frame, length included.
 pub fn encode(version: i16, correlation_id: i32, fetch: &Fetch) -> Result<Rope, EncodeError> {
     if !versions::is_supported(ApiKey::Fetch, version) {
-        return Err(EncodeError::Message { version, reason: "version is not served".to_owned() });
+        return Err(EncodeError::Message {
+            version,
+            reason: "version is not served".to_owned(),
+        });
     }
     let partitions = || fetch.topics.iter().flat_map(|topic| &topic.partitions);
-    let batches = partitions().map(|partition| partition.batches.len()).sum::<usize>();
-    let names = fetch.topics.iter().map(|topic| topic.name.len() + TOPIC_ROOM).sum::<usize>();
+    let batches = partitions()
+        .map(|partition| partition.batches.len())
+        .sum::<usize>();
+    let names = fetch
+        .topics
+        .iter()
+        .map(|topic| topic.name.len() + TOPIC_ROOM)
+        .sum::<usize>();
     let capacity = TOPIC_ROOM + names + partitions().count() * PARTITION_ROOM + batches * HEADER_LEN;
     let header_version = FetchResponse::header_version(version);
     let mut writer = Writer {
@@ -128,7 +137,8 @@ impl Writer {
             if self.version >= FLEXIBLE {
                 self.length(Some(topic.name.len()))?;
             } else {
-                let len = i16::try_from(topic.name.len()).map_err(|_| EncodeError::TooLarge(topic.name.len()))?;
+                let len =
+                    i16::try_from(topic.name.len()).map_err(|_| EncodeError::TooLarge(topic.name.len()))?;
                 self.out.put_i16(len);
             }
             self.out.put_slice(topic.name.as_bytes());
@@ -159,12 +169,15 @@ impl Writer {
         if self.version >= 11 {
             self.out.put_i32(partition.preferred_read_replica);
         }
-        self.length(Some(partition.batches.iter().map(|stored| stored.batch.len()).sum()))?;
+        self.length(Some(
+            partition.batches.iter().map(|stored| stored.batch.len()).sum(),
+        ))?;
         for stored in &partition.batches {
             let header = BatchHeader::parse(&stored.batch)?;
             let head = header.patched(stored.base_offset, stored.leader_epoch, stored.log_append_time);
             self.out.put_slice(&head);
-            self.inserts.push((self.out.len(), stored.batch.slice(HEADER_LEN..)));
+            self.inserts
+                .push((self.out.len(), stored.batch.slice(HEADER_LEN..)));
         }
         self.no_tags();
         Ok(())

@@ -78,7 +78,11 @@ pub async fn read_frame<R: AsyncRead + Unpin>(
         let missing = announced_len(buffer, max)?.map_or(0, |len| len + 4 - buffer.len());
         buffer.reserve(missing.clamp(READ_SIZE, READ_AHEAD.max(buffer.len())));
         if reader.read_buf(buffer).await? == 0 {
-            return if buffer.is_empty() { Ok(None) } else { Err(FrameError::Closed) };
+            return if buffer.is_empty() {
+                Ok(None)
+            } else {
+                Err(FrameError::Closed)
+            };
         }
     }
 }
@@ -108,7 +112,13 @@ impl RequestHeader {
         let api_key = rest.try_get_i16()?;
         let api_version = rest.try_get_i16()?;
         let correlation_id = rest.try_get_i32()?;
-        let mut header = Self { api_key, api_version, correlation_id, client_id: None, body_offset: frame.len() };
+        let mut header = Self {
+            api_key,
+            api_version,
+            correlation_id,
+            client_id: None,
+            body_offset: frame.len(),
+        };
         if header.wants_api_versions_fallback() {
             return Ok(header);
         }
@@ -120,7 +130,10 @@ impl RequestHeader {
             }
         };
         // The client id stays a plain string in the flexible header: only tagged fields are added.
-        if header.key().is_some_and(|key| versions::request_header_version(key, api_version) >= 2) {
+        if header
+            .key()
+            .is_some_and(|key| versions::request_header_version(key, api_version) >= 2)
+        {
             skip_tagged(&mut rest)?;
         }
         header.body_offset = frame.len() - rest.len();
@@ -134,7 +147,8 @@ impl RequestHeader {
 
     /// An ApiVersions request in a version that is not served: it is answered, every other such request is not.
     pub fn wants_api_versions_fallback(&self) -> bool {
-        self.key() == Some(ApiKey::ApiVersions) && !versions::is_supported(ApiKey::ApiVersions, self.api_version)
+        self.key() == Some(ApiKey::ApiVersions)
+            && !versions::is_supported(ApiKey::ApiVersions, self.api_version)
     }
 }
 
@@ -165,8 +179,14 @@ mod tests {
     async fn frames_are_cut_at_their_length() {
         let mut input: &[u8] = &[0, 0, 0, 2, 7, 8, 0, 0, 0, 1, 9];
         let mut buffer = BytesMut::new();
-        assert_eq!(&read_frame(&mut input, &mut buffer, 100).await.unwrap().unwrap()[..], &[7, 8]);
-        assert_eq!(&read_frame(&mut input, &mut buffer, 100).await.unwrap().unwrap()[..], &[9]);
+        assert_eq!(
+            &read_frame(&mut input, &mut buffer, 100).await.unwrap().unwrap()[..],
+            &[7, 8]
+        );
+        assert_eq!(
+            &read_frame(&mut input, &mut buffer, 100).await.unwrap().unwrap()[..],
+            &[9]
+        );
         assert!(read_frame(&mut input, &mut buffer, 100).await.unwrap().is_none());
     }
 
@@ -181,7 +201,10 @@ mod tests {
             &[0, 0, 0, 0],
         ];
         for input in refused {
-            assert!(matches!(read(input).await, Err(FrameError::Length { .. })), "{input:?}");
+            assert!(
+                matches!(read(input).await, Err(FrameError::Length { .. })),
+                "{input:?}"
+            );
         }
         assert!(matches!(read(&[0, 0, 0, 9, 1]).await, Err(FrameError::Closed)));
         assert!(matches!(read(&[0, 0]).await, Err(FrameError::Closed)));
@@ -191,7 +214,11 @@ mod tests {
     async fn an_announced_length_alone_reserves_little() {
         let mut input: &[u8] = &[6, 0x40, 0, 0, 1];
         let mut buffer = BytesMut::new();
-        assert!(read_frame(&mut input, &mut buffer, DEFAULT_MAX_FRAME).await.is_err());
+        assert!(
+            read_frame(&mut input, &mut buffer, DEFAULT_MAX_FRAME)
+                .await
+                .is_err()
+        );
         assert!(buffer.capacity() <= 2 * READ_AHEAD, "{}", buffer.capacity());
     }
 
@@ -207,7 +234,10 @@ mod tests {
     fn header_one_and_two() {
         let plain = header(&[0, 3, 0, 1, 0, 0, 0, 7, 0, 2, b'm', b'e', 1, 2]).unwrap();
         assert_eq!(plain.key(), Some(ApiKey::Metadata));
-        assert_eq!((plain.api_version, plain.correlation_id, plain.body_offset), (1, 7, 12));
+        assert_eq!(
+            (plain.api_version, plain.correlation_id, plain.body_offset),
+            (1, 7, 12)
+        );
         assert_eq!(plain.client_id.as_deref(), Some("me"));
 
         // Version 12 is flexible: one unknown tag of two bytes is skipped.
@@ -222,8 +252,14 @@ mod tests {
         for len in 0..whole.len() {
             RequestHeader::parse(&whole.slice(..len)).unwrap_err();
         }
-        assert_eq!(header(&[0, 3, 0, 1, 0, 0, 0, 7, 0xff, 0xfe]), Err(DecodeError::Length(-2)));
-        assert_eq!(header(&[0, 3, 0, 1, 0, 0, 0, 7, 0, 1, 0xff]), Err(DecodeError::Utf8));
+        assert_eq!(
+            header(&[0, 3, 0, 1, 0, 0, 0, 7, 0xff, 0xfe]),
+            Err(DecodeError::Length(-2))
+        );
+        assert_eq!(
+            header(&[0, 3, 0, 1, 0, 0, 0, 7, 0, 1, 0xff]),
+            Err(DecodeError::Utf8)
+        );
         let tags = header(&[0, 3, 0, 12, 0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f]);
         assert!(matches!(tags, Err(DecodeError::Truncated { .. })));
     }

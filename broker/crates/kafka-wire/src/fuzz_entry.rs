@@ -57,7 +57,8 @@ pub fn body(input: &[u8]) {
     let Some(([row, version], body)) = input.split_first_chunk() else {
         return;
     };
-    let Some(row) = crate::versions::SUPPORTED.get(usize::from(*row) % crate::versions::SUPPORTED.len()) else {
+    let Some(row) = crate::versions::SUPPORTED.get(usize::from(*row) % crate::versions::SUPPORTED.len())
+    else {
         return;
     };
     let header = RequestHeader {

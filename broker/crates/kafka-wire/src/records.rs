@@ -54,7 +54,10 @@ pub fn offsets_and_timestamps(
     if header.total_size() > batch.len() {
         return Err(BatchError::Truncated);
     }
-    let mut records = Records { input: decompress(header.codec()?, batch.slice(HEADER_LEN..header.total_size()))?, read: 0 };
+    let mut records = Records {
+        input: decompress(header.codec()?, batch.slice(HEADER_LEN..header.total_size()))?,
+        read: 0,
+    };
     let mut left = header.record_count;
     Ok(std::iter::from_fn(move || {
         if left <= 0 {
@@ -96,7 +99,11 @@ impl Snappy {
         if framed {
             let _ = rest.split_to(XERIAL_HEADER);
         }
-        Self { rest, framed, block: Bytes::new() }
+        Self {
+            rest,
+            framed,
+            block: Bytes::new(),
+        }
     }
 
     fn next_block(&mut self) -> Option<Vec<u8>> {
@@ -138,7 +145,9 @@ impl<R: BufRead> Records<R> {
         let timestamp = base_timestamp.wrapping_add(self.varint()?);
         let offset_delta = i32::try_from(self.varint()?).map_err(|_| BatchError::Records)?;
         let used = self.read - start;
-        let rest = u64::try_from(length).ok().and_then(|length| length.checked_sub(used));
+        let rest = u64::try_from(length)
+            .ok()
+            .and_then(|length| length.checked_sub(used));
         self.skip(rest.ok_or(BatchError::Records)?)?;
         Ok((offset_delta, timestamp))
     }
@@ -182,7 +191,11 @@ impl<R: BufRead> Records<R> {
     fn consume(&mut self, count: usize) -> Result<(), BatchError> {
         self.input.consume(count);
         self.read += count as u64;
-        if self.read > MAX_DECOMPRESSED { Err(BatchError::TooLarge) } else { Ok(()) }
+        if self.read > MAX_DECOMPRESSED {
+            Err(BatchError::TooLarge)
+        } else {
+            Ok(())
+        }
     }
 }
 

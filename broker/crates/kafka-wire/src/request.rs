@@ -16,14 +16,20 @@ pub fn decode(header: &RequestHeader, frame: &Bytes) -> Result<RequestKind, Deco
     match versions::range(key) {
         None => return Err(DecodeError::UnknownApi(header.api_key)),
         Some(range) if !range.contains(&version) => {
-            return Err(DecodeError::UnsupportedVersion { api_key: header.api_key, version });
+            return Err(DecodeError::UnsupportedVersion {
+                api_key: header.api_key,
+                version,
+            });
         }
         Some(_) => {}
     }
     let mut body = frame
         .get(header.body_offset..)
         .map(|body| frame.slice_ref(body))
-        .ok_or(DecodeError::Truncated { needed: header.body_offset, remaining: frame.len() })?;
+        .ok_or(DecodeError::Truncated {
+            needed: header.body_offset,
+            remaining: frame.len(),
+        })?;
     preflight::check(key, version, &body)?;
     RequestKind::decode(key, &mut body, version).map_err(|error| DecodeError::Malformed(format!("{error:#}")))
 }

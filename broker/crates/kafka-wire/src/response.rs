@@ -14,7 +14,10 @@ pub fn encode(version: i16, correlation_id: i32, response: &ResponseKind) -> Res
     let mut out = start(256, response.header_version(version), correlation_id);
     response
         .encode(&mut out, version)
-        .map_err(|error| EncodeError::Message { version, reason: format!("{error:#}") })?;
+        .map_err(|error| EncodeError::Message {
+            version,
+            reason: format!("{error:#}"),
+        })?;
     Rope::frame(out, Vec::new())
 }
 
@@ -54,13 +57,21 @@ mod tests {
     #[test]
     fn api_versions_carries_no_tags() {
         let keys = versions::advertised().map(|row| {
-            ApiVersion::default().with_api_key(row.key as i16).with_min_version(row.min).with_max_version(row.max)
+            ApiVersion::default()
+                .with_api_key(row.key as i16)
+                .with_min_version(row.min)
+                .with_max_version(row.max)
         });
         let response = ApiVersionsResponse::default().with_api_keys(keys.collect());
         for version in 3..=4 {
-            let frame = encode(version, 5, &ResponseKind::ApiVersions(response.clone())).unwrap().into_bytes();
+            let frame = encode(version, 5, &ResponseKind::ApiVersions(response.clone()))
+                .unwrap()
+                .into_bytes();
             // Length, correlation id and no header tags, error, count: then 7 bytes a key, throttle time, no tags.
-            assert_eq!(&frame[4..11], &[0, 0, 0, 5, 0, 0, versions::SUPPORTED.len() as u8 + 1]);
+            assert_eq!(
+                &frame[4..11],
+                &[0, 0, 0, 5, 0, 0, versions::SUPPORTED.len() as u8 + 1]
+            );
             assert_eq!(frame.len(), 11 + 7 * versions::SUPPORTED.len() + 4 + 1);
             assert_eq!(frame.last(), Some(&0));
         }
@@ -74,7 +85,15 @@ mod tests {
         let response = ApiVersionsResponse::decode(&mut frame, 0).unwrap();
         assert_eq!(response.error_code, 35);
         let key = &response.api_keys[0];
-        assert_eq!((response.api_keys.len(), key.api_key, key.min_version, key.max_version), (1, 18, 0, 4));
+        assert_eq!(
+            (
+                response.api_keys.len(),
+                key.api_key,
+                key.min_version,
+                key.max_version
+            ),
+            (1, 18, 0, 4)
+        );
         assert!(frame.is_empty());
     }
 
@@ -85,7 +104,12 @@ mod tests {
             let frame = encode(version, 9, &response).unwrap().into_bytes();
             assert_eq!(frame.clone().get_u32() as usize, frame.len() - 4);
             let mut body: Bytes = frame.slice(4 + header..);
-            assert_eq!(MetadataResponse::decode(&mut body, version).unwrap().controller_id, 3);
+            assert_eq!(
+                MetadataResponse::decode(&mut body, version)
+                    .unwrap()
+                    .controller_id,
+                3
+            );
             assert!(body.is_empty());
         }
         assert!(encode(99, 9, &response).is_err());

@@ -53,7 +53,10 @@ impl Rope {
             *room = prefix.to_be_bytes();
         }
         let mut head = head.freeze();
-        let mut rope = Rope { segments: VecDeque::with_capacity(2 * inserts.len() + 1), len: 0 };
+        let mut rope = Rope {
+            segments: VecDeque::with_capacity(2 * inserts.len() + 1),
+            len: 0,
+        };
         let mut done = 0;
         for (position, bytes) in inserts {
             rope.push(head.split_to(position - done));
@@ -117,7 +120,10 @@ impl Buf for Rope {
 }
 
 /// Writes all of `rope` with vectored writes, going on after partial ones. Does not flush.
-pub async fn write_vectored_all<W: AsyncWrite + Unpin>(writer: &mut W, mut rope: Rope) -> std::io::Result<()> {
+pub async fn write_vectored_all<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    mut rope: Rope,
+) -> std::io::Result<()> {
     writer.write_all_buf(&mut rope).await
 }
 
@@ -136,7 +142,11 @@ mod tests {
     }
 
     impl AsyncWrite for Slow {
-        fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &[u8],
+        ) -> Poll<std::io::Result<usize>> {
             self.poll_write_vectored(cx, &[IoSlice::new(buf)])
         }
 
@@ -182,7 +192,11 @@ mod tests {
         for step in [1, 5, 64, 1_000_000] {
             let (rope, flat) = rope();
             assert_eq!(rope.len(), flat.len());
-            let mut writer = Slow { written: Vec::new(), calls: 0, step };
+            let mut writer = Slow {
+                written: Vec::new(),
+                calls: 0,
+                step,
+            };
             write_vectored_all(&mut writer, rope).await.unwrap();
             assert_eq!(writer.written, flat);
             if step == 1_000_000 {
@@ -195,9 +209,19 @@ mod tests {
     fn inserts_share_their_bytes() {
         let payload = Bytes::from(vec![7; 100]);
         let head = BytesMut::from(&[0, 0, 0, 0, 1, 2, 3, 4][..]);
-        let inserts = vec![(4, Bytes::from_static(b"x")), (6, payload.clone()), (6, payload.clone()), (8, payload.clone())];
+        let inserts = vec![
+            (4, Bytes::from_static(b"x")),
+            (6, payload.clone()),
+            (6, payload.clone()),
+            (8, payload.clone()),
+        ];
         let rope = Rope::frame(head, inserts).unwrap();
-        assert_eq!(rope.segments().filter(|segment| segment.as_ptr() == payload.as_ptr()).count(), 3);
+        assert_eq!(
+            rope.segments()
+                .filter(|segment| segment.as_ptr() == payload.as_ptr())
+                .count(),
+            3
+        );
         let flat = rope.into_bytes();
         assert_eq!(&flat[..7], &[0, 0, 1, 0x31, b'x', 1, 2]);
         assert_eq!(&flat[207..209], &[3, 4]);

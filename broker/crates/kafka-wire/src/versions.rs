@@ -42,6 +42,7 @@ pub const SUPPORTED: &[ApiVersionRange] = &[
     row(ApiKey::ApiVersions, 0, 4),
     row(ApiKey::CreateTopics, 2, 7),
     row(ApiKey::DeleteTopics, 1, 6),
+    row(ApiKey::DeleteRecords, 0, 2),
     row(ApiKey::InitProducerId, 0, 5),
     row(ApiKey::OffsetForLeaderEpoch, 2, 4),
     row(ApiKey::DescribeConfigs, 1, 4),
@@ -53,7 +54,10 @@ pub const SUPPORTED: &[ApiVersionRange] = &[
 
 /// The versions served for an API; `None` when it is not served at all.
 pub fn range(key: ApiKey) -> Option<RangeInclusive<i16>> {
-    SUPPORTED.iter().find(|row| row.key == key).map(|row| row.min..=row.max)
+    SUPPORTED
+        .iter()
+        .find(|row| row.key == key)
+        .map(|row| row.min..=row.max)
 }
 
 /// Whether exactly this version is served.
@@ -93,7 +97,10 @@ mod tests {
         assert!(SUPPORTED.is_sorted_by_key(|row| row.key as i16));
         for row in SUPPORTED {
             let valid = row.key.valid_versions();
-            assert!(row.min <= row.max && valid.min <= row.min && row.max <= valid.max, "{row:?}");
+            assert!(
+                row.min <= row.max && valid.min <= row.min && row.max <= valid.max,
+                "{row:?}"
+            );
         }
     }
 

@@ -7,7 +7,10 @@ use super::*;
 const SHARD: ShardId = ShardId(2);
 
 fn partition(index: i32) -> TopicPartition {
-    TopicPartition { topic: TopicId(Uuid::from_u128(1)), partition: index }
+    TopicPartition {
+        topic: TopicId(Uuid::from_u128(1)),
+        partition: index,
+    }
 }
 
 fn batch(base: i64, last: i64) -> Coordinate {
@@ -34,11 +37,21 @@ fn update(index: i32, start: i64, end: i64, batches: &[(i64, i64)]) -> TailUpdat
 }
 
 fn news(reset: bool, next: u64, partitions: Vec<TailUpdate>) -> TailResponse {
-    TailResponse { error_code: 0, reset, next: LogOffset(next), partitions }
+    TailResponse {
+        error_code: 0,
+        reset,
+        next: LogOffset(next),
+        partitions,
+    }
 }
 
 fn found(start: i64, end: i64) -> FindBatchesResult {
-    FindBatchesResult { error_code: 0, log_start_offset: start, high_watermark: end, batches: Vec::new() }
+    FindBatchesResult {
+        error_code: 0,
+        log_start_offset: start,
+        high_watermark: end,
+        batches: Vec::new(),
+    }
 }
 
 fn following() -> Windows {
@@ -57,8 +70,14 @@ fn offsets(look: Look) -> Vec<i64> {
 #[test]
 fn pushed_batches_are_found_and_everything_else_is_asked_for() {
     let windows = following();
-    windows.update(SHARD, news(false, 12, vec![update(0, 3, 30, &[(10, 19), (20, 29)])]));
-    let bounds = Bounds { log_start_offset: 3, high_watermark: 30 };
+    windows.update(
+        SHARD,
+        news(false, 12, vec![update(0, 3, 30, &[(10, 19), (20, 29)])]),
+    );
+    let bounds = Bounds {
+        log_start_offset: 3,
+        high_watermark: 30,
+    };
     let look = |offset| windows.look(&partition(0), offset, 1000);
     assert_eq!(look(2), Look::Below(bounds));
     assert_eq!(look(3), Look::Ask);
@@ -80,14 +99,27 @@ fn waiters_are_woken_by_news_of_their_partition() {
     windows.learn(SHARD, partition(1), LogOffset(9), &found(0, 10));
     let waiter = Arc::new(Notify::new());
     assert!(windows.wait(&partition(0), 10, &waiter));
-    assert!(!windows.wait(&partition(0), 9, &waiter), "there is something already");
+    assert!(
+        !windows.wait(&partition(0), 9, &waiter),
+        "there is something already"
+    );
     assert!(!windows.wait(&partition(7), 0, &waiter), "nothing is known");
     windows.update(SHARD, news(false, 11, vec![update(1, 0, 12, &[(10, 11)])]));
     assert!(waiter.notified().now_or_never().is_none());
     windows.update(SHARD, news(false, 12, vec![update(0, 0, 12, &[(10, 11)])]));
     assert!(waiter.notified().now_or_never().is_some());
     assert!(windows.wait(&partition(0), 12, &waiter));
-    windows.update(SHARD, news(false, 13, vec![TailUpdate { deleted: true, ..update(0, 0, 12, &[]) }]));
+    windows.update(
+        SHARD,
+        news(
+            false,
+            13,
+            vec![TailUpdate {
+                deleted: true,
+                ..update(0, 0, 12, &[])
+            }],
+        ),
+    );
     assert!(waiter.notified().now_or_never().is_some());
     assert_eq!(windows.look(&partition(0), 12, 1000), Look::Ask);
 }
@@ -128,7 +160,10 @@ fn after_a_gap_nothing_old_is_believed() {
 #[test]
 fn a_log_start_that_moves_takes_batches_along() {
     let windows = following();
-    windows.update(SHARD, news(false, 12, vec![update(0, 0, 30, &[(0, 9), (10, 19), (20, 29)])]));
+    windows.update(
+        SHARD,
+        news(false, 12, vec![update(0, 0, 30, &[(0, 9), (10, 19), (20, 29)])]),
+    );
     windows.update(SHARD, news(false, 13, vec![update(0, 15, 30, &[])]));
     assert!(matches!(windows.look(&partition(0), 14, 1000), Look::Below(_)));
     assert_eq!(offsets(windows.look(&partition(0), 15, 1000)), [10, 20]);
@@ -138,7 +173,10 @@ fn a_log_start_that_moves_takes_batches_along() {
 fn the_number_of_coordinates_is_bounded() {
     let windows = following();
     for i in 0..(KEEP as i64 + 10) {
-        windows.update(SHARD, news(false, 12, vec![update((i % 2) as i32, 0, i + 1, &[(i, i)])]));
+        windows.update(
+            SHARD,
+            news(false, 12, vec![update((i % 2) as i32, 0, i + 1, &[(i, i)])]),
+        );
     }
     assert_eq!(windows.0.lock().kept.len(), KEEP);
     assert_eq!(windows.look(&partition(0), 2, 1000), Look::Ask);

@@ -30,7 +30,11 @@ enum Behaviour {
 
 #[async_trait]
 impl Commits for Shards {
-    async fn commit(&self, request: &CommitFileRequest, deadline: Instant) -> Result<CommitFileResponse, RpcError> {
+    async fn commit(
+        &self,
+        request: &CommitFileRequest,
+        deadline: Instant,
+    ) -> Result<CommitFileResponse, RpcError> {
         let base = {
             let mut calls = self.calls.lock();
             calls.push(request.clone());
@@ -47,15 +51,24 @@ impl Commits for Shards {
             Behaviour::Answer(delay) => self.env.sleep(delay).await,
             Behaviour::Refuse(code) => {
                 let batches = request.batches.iter().map(|_| result(0, code)).collect();
-                return Ok(CommitFileResponse { error_code: 0, batches });
+                return Ok(CommitFileResponse {
+                    error_code: 0,
+                    batches,
+                });
             }
             Behaviour::Silent => {
                 self.env.sleep_until(deadline).await;
                 return Err(RpcError::TimedOut);
             }
         }
-        let batches = (0..).zip(&request.batches).map(|(index, _)| result(index, 0)).collect();
-        Ok(CommitFileResponse { error_code: 0, batches })
+        let batches = (0..)
+            .zip(&request.batches)
+            .map(|(index, _)| result(index, 0))
+            .collect();
+        Ok(CommitFileResponse {
+            error_code: 0,
+            batches,
+        })
     }
 }
 
@@ -76,19 +89,42 @@ fn fixture(
     let faulty: SharedStore = Arc::new(Faulty::new(store.clone(), env.clone(), Arc::new(plan)));
     let cache = Arc::new(ObjectCache::new(faulty.clone(), 1 << 20));
     let behaviour = Box::new(behaviour);
-    let shards = Arc::new(Shards { env: env.clone(), calls: Mutex::default(), behaviour });
+    let shards = Arc::new(Shards {
+        env: env.clone(),
+        calls: Mutex::default(),
+        behaviour,
+    });
     // Every batch is a segment of its own: the order of segments is what is tested.
-    let settings = config::Produce { puts_per_second: 1000, ..config::Produce::default() };
+    let settings = config::Produce {
+        puts_per_second: 1000,
+        ..config::Produce::default()
+    };
     let metrics = Arc::new(Metrics::default());
     let commits: Arc<dyn Commits> = shards.clone();
-    let producer =
-        Producer::with_commits(env.clone(), NodeId(7), &settings, faulty, cache.clone(), commits, metrics);
-    Fixture { env, store, shards, cache, producer }
+    let producer = Producer::with_commits(
+        env.clone(),
+        NodeId(7),
+        &settings,
+        faulty,
+        cache.clone(),
+        commits,
+        metrics,
+    );
+    Fixture {
+        env,
+        store,
+        shards,
+        cache,
+        producer,
+    }
 }
 
 fn append(topic: u128, shard: u32, bytes: Bytes) -> Append {
     Append {
-        partition: TopicPartition { topic: TopicId(Uuid::from_u128(topic)), partition: 0 },
+        partition: TopicPartition {
+            topic: TopicId(Uuid::from_u128(topic)),
+            partition: 0,
+        },
         shard: ShardId(shard),
         header: batch::validate(&bytes).unwrap(),
         batch: bytes,
@@ -106,7 +142,10 @@ impl Fixture {
 
     fn commits(&self) -> Vec<(u32, i32)> {
         let calls = self.shards.calls.lock();
-        calls.iter().map(|call| (call.shard.0, call.batches[0].base_sequence)).collect()
+        calls
+            .iter()
+            .map(|call| (call.shard.0, call.batches[0].base_sequence))
+            .collect()
     }
 }
 
@@ -129,15 +168,31 @@ async fn what_is_acknowledged_lies_in_the_object_where_the_commit_says() {
     let appends = vec![append(2, 1, bytes[0].clone()), append(1, 1, bytes[1].clone())];
     let outcomes = f.producer.append(appends, SECOND, None).await;
     let bases: Vec<i64> = outcomes.iter().map(|outcome| outcome.base_offset).collect();
-    assert_eq!(bases, [1001, 1000], "outcomes come in the order of the request, commits in that of the object");
+    assert_eq!(
+        bases,
+        [1001, 1000],
+        "outcomes come in the order of the request, commits in that of the object"
+    );
     let calls = f.shards.calls.lock().clone();
-    let [call] = calls.as_slice() else { panic!("{} commits", calls.len()) };
+    let [call] = calls.as_slice() else {
+        panic!("{} commits", calls.len())
+    };
     let object = f.store.get(&wal::object_key(call.object)).await.unwrap();
-    assert_eq!((object[0], object.len() as u64, call.size), (0, call.size, call.size));
+    assert_eq!(
+        (object[0], object.len() as u64, call.size),
+        (0, call.size, call.size)
+    );
     for (at, bytes) in call.batches.iter().zip([&bytes[1], &bytes[0]]) {
         let (from, size) = (at.position as usize, at.size as usize);
         assert_eq!(&object[from..from + size], &bytes[..]);
-        assert_eq!(at.last_offset_delta, if size == bytes.len() { at.last_offset_delta } else { -1 });
+        assert_eq!(
+            at.last_offset_delta,
+            if size == bytes.len() {
+                at.last_offset_delta
+            } else {
+                -1
+            }
+        );
     }
     assert!(f.cache.cached(call.object).is_some(), "local readers need no GET");
     assert!(f.producer.last_success().is_some());
@@ -150,7 +205,10 @@ async fn commits_of_a_partition_keep_the_order_of_arrival_whatever_uploads_do() 
         let mut puts = puts.lock();
         *puts += i32::from(operation == Operation::Put);
         let delay = if *puts == 1 { SECOND } else { Duration::ZERO };
-        Decision { delay, fault: Fault::None }
+        Decision {
+            delay,
+            fault: Fault::None,
+        }
     };
     let f = fixture(slow_first, at_once);
     let first = f.one(append(1, 1, sequenced(9, 0, 1, 1000)), 10 * SECOND).await;
@@ -166,9 +224,18 @@ async fn commits_of_a_partition_keep_the_order_of_arrival_whatever_uploads_do() 
 
 #[tokio::test(start_paused = true)]
 async fn one_silent_shard_does_not_hold_up_another() {
-    let f = fixture(fine, |call| if call.shard.0 == 2 { Behaviour::Silent } else { at_once(call) });
-    let appends =
-        vec![append(1, 1, plain(1, 1000, |_| {})), append(2, 2, plain(1, 1000, |_| {})), append(3, 3, plain(1, 1000, |_| {}))];
+    let f = fixture(fine, |call| {
+        if call.shard.0 == 2 {
+            Behaviour::Silent
+        } else {
+            at_once(call)
+        }
+    });
+    let appends = vec![
+        append(1, 1, plain(1, 1000, |_| {})),
+        append(2, 2, plain(1, 1000, |_| {})),
+        append(3, 3, plain(1, 1000, |_| {})),
+    ];
     let start = f.env.instant();
     let both = f.env.spawn(f.producer.append(appends, 5 * SECOND, None));
     f.env.sleep(Duration::from_millis(5)).await;
@@ -176,12 +243,27 @@ async fn one_silent_shard_does_not_hold_up_another() {
     assert_eq!(codes(&beside.await.unwrap()), [0]);
     assert!(f.env.instant() - start < SECOND);
     // What may have been stored is not called lost.
-    assert_eq!(codes(&both.await.unwrap()), [0, ResponseError::RequestTimedOut.code(), 0]);
-    let owners: Vec<Vec<ShardId>> = f.shards.calls.lock().iter().map(|call| call.owners.clone()).collect();
+    assert_eq!(
+        codes(&both.await.unwrap()),
+        [0, ResponseError::RequestTimedOut.code(), 0]
+    );
+    let owners: Vec<Vec<ShardId>> = f
+        .shards
+        .calls
+        .lock()
+        .iter()
+        .map(|call| call.owners.clone())
+        .collect();
     assert_eq!(owners[0].len(), 3);
-    assert!(owners[..3].iter().all(|chain| *chain == owners[0]), "all shards hear the same owner chain");
+    assert!(
+        owners[..3].iter().all(|chain| *chain == owners[0]),
+        "all shards hear the same owner chain"
+    );
     let object = f.shards.calls.lock()[0].object;
-    assert!(f.store.get(&wal::object_key(object)).await.is_ok(), "an object with an unknown fate is kept");
+    assert!(
+        f.store.get(&wal::object_key(object)).await.is_ok(),
+        "an object with an unknown fate is kept"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,12 +271,18 @@ async fn a_failed_upload_stores_nothing_and_says_so() {
     let broken = |operation, _: &str| match operation {
         Operation::Put => {
             let fault = Fault::Fail(BlobError::Denied("no".to_owned()));
-            Decision { delay: Duration::ZERO, fault }
+            Decision {
+                delay: Duration::ZERO,
+                fault,
+            }
         }
         _ => Decision::FINE,
     };
     let f = fixture(broken, at_once);
-    let outcome = f.producer.append(vec![append(1, 1, plain(1, 1000, |_| {}))], SECOND, None).await;
+    let outcome = f
+        .producer
+        .append(vec![append(1, 1, plain(1, 1000, |_| {}))], SECOND, None)
+        .await;
     assert_eq!(codes(&outcome), [ResponseError::KafkaStorageError.code()]);
     assert!(f.commits().is_empty());
 }
@@ -210,10 +298,16 @@ async fn a_store_that_recovers_in_time_costs_only_time() {
             2 => Fault::LoseReply(BlobError::Timeout("wal".to_owned())),
             _ => Fault::None,
         };
-        Decision { delay: Duration::ZERO, fault }
+        Decision {
+            delay: Duration::ZERO,
+            fault,
+        }
     };
     let f = fixture(shaky, at_once);
-    let outcome = f.producer.append(vec![append(1, 1, plain(1, 1000, |_| {}))], 10 * SECOND, None).await;
+    let outcome = f
+        .producer
+        .append(vec![append(1, 1, plain(1, 1000, |_| {}))], 10 * SECOND, None)
+        .await;
     assert_eq!(codes(&outcome), [0]);
 }
 
@@ -224,11 +318,22 @@ async fn a_failed_upload_does_not_let_later_ones_pass_earlier_ones() {
     let second_fails = move |operation, _: &str| {
         let mut puts = puts.lock();
         *puts += i32::from(operation == Operation::Put);
-        let fault = if *puts == 2 { Fault::Fail(BlobError::Denied("no".to_owned())) } else { Fault::None };
-        Decision { delay: Duration::ZERO, fault }
+        let fault = if *puts == 2 {
+            Fault::Fail(BlobError::Denied("no".to_owned()))
+        } else {
+            Fault::None
+        };
+        Decision {
+            delay: Duration::ZERO,
+            fault,
+        }
     };
     let f = fixture(second_fails, |call| {
-        Behaviour::Answer(if call.batches[0].base_sequence == 0 { SECOND } else { Duration::ZERO })
+        Behaviour::Answer(if call.batches[0].base_sequence == 0 {
+            SECOND
+        } else {
+            Duration::ZERO
+        })
     });
     let first = f.one(append(1, 1, sequenced(9, 0, 1, 1000)), 10 * SECOND).await;
     let second = f.one(append(1, 1, sequenced(9, 1, 1, 1000)), 10 * SECOND).await;
@@ -244,7 +349,10 @@ async fn a_failed_upload_does_not_let_later_ones_pass_earlier_ones() {
 async fn errors_of_the_coordinator_reach_the_producer() {
     let code = ResponseError::OutOfOrderSequenceNumber.code();
     let f = fixture(fine, move |_| Behaviour::Refuse(code));
-    let outcome = f.producer.append(vec![append(1, 1, plain(1, 1000, |_| {}))], SECOND, None).await;
+    let outcome = f
+        .producer
+        .append(vec![append(1, 1, plain(1, 1000, |_| {}))], SECOND, None)
+        .await;
     assert_eq!((outcome[0].error_code, outcome[0].base_offset), (code, -1));
 }
 
@@ -254,9 +362,16 @@ async fn draining_flushes_at_once_and_waits_for_the_outcomes() {
     let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
     let cache = Arc::new(ObjectCache::new(store.clone(), 1 << 20));
     let behaviour = Box::new(|_: &CommitFileRequest| Behaviour::Answer(SECOND));
-    let shards = Arc::new(Shards { env: env.clone(), calls: Mutex::default(), behaviour });
-    let settings =
-        config::Produce { puts_per_second: 0, flush_interval_ms: 60_000, ..config::Produce::default() };
+    let shards = Arc::new(Shards {
+        env: env.clone(),
+        calls: Mutex::default(),
+        behaviour,
+    });
+    let settings = config::Produce {
+        puts_per_second: 0,
+        flush_interval_ms: 60_000,
+        ..config::Produce::default()
+    };
     let metrics = Arc::new(Metrics::default());
     let producer = Producer::with_commits(env.clone(), NodeId(7), &settings, store, cache, shards, metrics);
     let outcome = env.spawn(producer.append(vec![append(1, 1, plain(1, 1000, |_| {}))], 100 * SECOND, None));

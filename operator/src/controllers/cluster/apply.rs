@@ -18,6 +18,7 @@ use kube::api::{
     Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
     PropagationPolicy,
 };
+use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
@@ -31,17 +32,18 @@ use super::validate::ValidatedCluster;
 use crate::context::Context;
 use crate::metrics::Controller;
 
-/// What the watches have seen, by kind; only objects that carry the operator's label.
+/// What the watches have seen, by kind; only objects that carry the operator's label, and of most only the metadata:
+/// what is in them is compared by the server.
 #[derive(Clone)]
 pub struct Stores {
     /// ServiceAccounts.
-    pub service_accounts: Store<ServiceAccount>,
+    pub service_accounts: Store<PartialObjectMeta<ServiceAccount>>,
     /// Services.
-    pub services: Store<Service>,
+    pub services: Store<PartialObjectMeta<Service>>,
     /// ConfigMaps.
-    pub config_maps: Store<ConfigMap>,
+    pub config_maps: Store<PartialObjectMeta<ConfigMap>>,
     /// PodDisruptionBudgets.
-    pub disruption_budgets: Store<PodDisruptionBudget>,
+    pub disruption_budgets: Store<PartialObjectMeta<PodDisruptionBudget>>,
     /// StatefulSets.
     pub stateful_sets: Store<StatefulSet>,
     /// Pods.
@@ -137,10 +139,11 @@ impl Applier<'_> {
     }
 
     /// Returns the object as it is then, if a request was needed.
-    async fn apply<K>(&self, desired: &K, store: &Store<K>) -> Result<Option<K>, String>
+    async fn apply<K, Seen>(&self, desired: &K, store: &Store<Seen>) -> Result<Option<K>, String>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: Clone + Debug + Serialize + DeserializeOwned,
+        Seen: Resource<DynamicType = ()> + Clone + 'static,
     {
         let (kind, name) = (K::kind(&()).into_owned(), desired.name_any());
         let failed = |error: String| format!("{} {name}: {error}", kind.to_lowercase());
@@ -296,10 +299,10 @@ impl Applier<'_> {
         failures
     }
 
-    async fn prune_kind<K>(&self, store: &Store<K>, wanted: &[K]) -> Vec<String>
+    async fn prune_kind<K>(&self, store: &Store<PartialObjectMeta<K>>, wanted: &[K]) -> Vec<String>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-        K: Clone + Debug + DeserializeOwned,
+        K: Clone + Debug + DeserializeOwned + 'static,
     {
         let wanted: BTreeSet<String> = wanted.iter().map(ResourceExt::name_any).collect();
         let api: Api<K> = Api::namespaced(self.context.client.clone(), &self.cluster.namespace);

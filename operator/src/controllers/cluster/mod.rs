@@ -34,7 +34,7 @@ use self::observe::SetState;
 use self::rollout::Step;
 use self::validate::ValidatedCluster;
 use super::conditions::turned;
-use super::{RECHECK, RESYNC, ReconcileError, logged, readable};
+use super::{RECHECK, RESYNC, ReconcileError, logged, readable, slim};
 use crate::admin::Admin;
 use crate::context::Context;
 use crate::metrics::Controller;
@@ -59,7 +59,7 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
                 forgetting.forget(&cluster.uid().unwrap_or_default());
             }
         })
-        .modify(|cluster| cluster.managed_fields_mut().clear())
+        .modify(slim)
         .reflect(writer)
         .applied_objects()
         // Our own writes to the status change none of these.
@@ -68,10 +68,10 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
             Default::default(),
         );
 
-    let (service_accounts, service_account_events) = owned::<ServiceAccount>(&context);
-    let (services, service_events) = owned::<Service>(&context);
-    let (config_maps, config_map_events) = owned::<ConfigMap>(&context);
-    let (disruption_budgets, budget_events) = owned::<PodDisruptionBudget>(&context);
+    let (service_accounts, service_account_events) = owned::<PartialObjectMeta<ServiceAccount>>(&context);
+    let (services, service_events) = owned::<PartialObjectMeta<Service>>(&context);
+    let (config_maps, config_map_events) = owned::<PartialObjectMeta<ConfigMap>>(&context);
+    let (disruption_budgets, budget_events) = owned::<PartialObjectMeta<PodDisruptionBudget>>(&context);
     let (stateful_sets, stateful_set_events) = owned::<StatefulSet>(&context);
     let (pods, pod_events) = owned::<Pod>(&context);
     let stores = Stores {
@@ -148,7 +148,7 @@ where
     let ours = watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
     let stream = watcher(context.watched::<K>(), ours)
         .default_backoff()
-        .modify(|object| object.managed_fields_mut().clear())
+        .modify(slim)
         .reflect(writer)
         .touched_objects();
     (store, stream)

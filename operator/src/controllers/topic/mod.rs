@@ -24,7 +24,7 @@ use self::dereference::Cluster;
 use self::status::Outcome;
 use self::validate::ValidatedTopic;
 use super::conditions::{READY, find, turned};
-use super::{RECHECK, RESYNC, ReconcileError, logged, readable};
+use super::{RECHECK, RESYNC, ReconcileError, logged, readable, slim};
 use crate::admin::{Admin, AdminError, Topic};
 use crate::context::Context;
 use crate::metrics::Controller;
@@ -43,7 +43,7 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
     let (topics, writer) = reflector::store();
     let trigger = watcher(context.watched::<Guarded>(), watcher::Config::default())
         .default_backoff()
-        .modify(|topic| topic.managed_fields_mut().clear())
+        .modify(slim)
         .reflect(writer)
         .applied_objects()
         // Our own writes to the status change none of these.
@@ -58,7 +58,7 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
         watcher::Config::default(),
     )
     .default_backoff()
-    .modify(|cluster| cluster.managed_fields_mut().clear())
+    .modify(slim)
     .reflect(writer)
     .touched_objects()
     .predicate_filter(cluster_matters, Default::default());
@@ -294,13 +294,13 @@ async fn write_status(
         .write_status(Controller::topic, object, &status)
         .await
         .map_err(ReconcileError::api("writing the status"))?;
-    if let Some(ready) = turned(&previous.conditions, &status.conditions) {
-        let type_ = if ready.status == "True" {
-            EventType::Normal
-        } else {
-            EventType::Warning
-        };
-        context.event(object, type_, &ready.reason, &ready.message).await;
+    // How it became ready is told by the Events of the changes themselves.
+    if let Some(ready) =
+        turned(&previous.conditions, &status.conditions).filter(|ready| ready.status != "True")
+    {
+        context
+            .event(object, EventType::Warning, &ready.reason, &ready.message)
+            .await;
     }
     Ok(())
 }

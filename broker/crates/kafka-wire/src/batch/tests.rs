@@ -27,13 +27,22 @@ pub(crate) fn record(offset: i64, timestamp: i64, value: &[u8]) -> Record {
 /// A batch as the protocol crate writes it.
 pub(crate) fn batch(records: &[Record]) -> Bytes {
     let mut out = BytesMut::new();
-    let options = RecordEncodeOptions { version: 2, compression: Compression::None };
+    let options = RecordEncodeOptions {
+        version: 2,
+        compression: Compression::None,
+    };
     RecordBatchEncoder::encode(&mut out, records, &options).unwrap();
     out.freeze()
 }
 
 fn simple() -> BytesMut {
-    batch(&[record(0, 1_000, b"one"), record(1, 1_005, b"two"), record(2, 1_002, b"three")]).as_ref().into()
+    batch(&[
+        record(0, 1_000, b"one"),
+        record(1, 1_005, b"two"),
+        record(2, 1_002, b"three"),
+    ])
+    .as_ref()
+    .into()
 }
 
 /// Applies a change to the header and makes the checksum fit again.
@@ -56,9 +65,15 @@ fn a_batch_of_another_encoder_is_read_and_accepted() {
     let bytes = simple();
     let header = validate(&bytes).unwrap();
     assert_eq!(header.total_size(), bytes.len());
-    assert_eq!((header.base_offset, header.last_offset_delta, header.record_count), (0, 2, 3));
+    assert_eq!(
+        (header.base_offset, header.last_offset_delta, header.record_count),
+        (0, 2, 3)
+    );
     assert_eq!((header.base_timestamp, header.max_timestamp), (1_000, 1_005));
-    assert_eq!((header.producer_id, header.producer_epoch, header.base_sequence), (-1, -1, -1));
+    assert_eq!(
+        (header.producer_id, header.producer_epoch, header.base_sequence),
+        (-1, -1, -1)
+    );
     assert_eq!(header.codec(), Ok(Codec::None));
     assert_eq!(header.last_offset(), 2);
     assert!(!header.is_transactional() && !header.is_control() && !header.has_producer_id());
@@ -74,7 +89,10 @@ fn bytes_that_are_not_one_whole_batch_are_refused() {
     let twice = [&bytes[..], &bytes[..]].concat();
     assert_eq!(validate(&twice), Err(BatchError::Length(bytes.len() as i32 - 12)));
     for length in [-1, 0, 48, i32::MAX, i32::MIN] {
-        assert_eq!(validate(&with(|header| header.length = length)), Err(BatchError::Length(length)));
+        assert_eq!(
+            validate(&with(|header| header.length = length)),
+            Err(BatchError::Length(length))
+        );
     }
 }
 
@@ -93,21 +111,49 @@ fn every_flipped_bit_under_the_checksum_is_noticed() {
 #[test]
 fn kafkas_rules_for_producers() {
     validate(&with(|_| ())).unwrap();
-    assert_eq!(refused(|header| header.magic = 1), ResponseError::UnsupportedForMessageFormat);
-    assert_eq!(refused(|header| header.record_count = 4), ResponseError::InvalidRecord);
-    assert_eq!(refused(|header| header.last_offset_delta = 3), ResponseError::InvalidRecord);
+    assert_eq!(
+        refused(|header| header.magic = 1),
+        ResponseError::UnsupportedForMessageFormat
+    );
+    assert_eq!(
+        refused(|header| header.record_count = 4),
+        ResponseError::InvalidRecord
+    );
+    assert_eq!(
+        refused(|header| header.last_offset_delta = 3),
+        ResponseError::InvalidRecord
+    );
     let no_records = |header: &mut BatchHeader| (header.record_count, header.last_offset_delta) = (0, -1);
     assert_eq!(refused(no_records), ResponseError::InvalidRecord);
-    let overflow = |header: &mut BatchHeader| (header.record_count, header.last_offset_delta) = (i32::MIN, i32::MAX);
+    let overflow =
+        |header: &mut BatchHeader| (header.record_count, header.last_offset_delta) = (i32::MIN, i32::MAX);
     assert_eq!(refused(overflow), ResponseError::InvalidRecord);
     let too_many = |header: &mut BatchHeader| (header.record_count, header.last_offset_delta) = (1000, 999);
     assert_eq!(refused(too_many), ResponseError::InvalidRecord);
-    assert_eq!(refused(|header| header.attributes = CONTROL), ResponseError::InvalidRecord);
-    assert_eq!(refused(|header| header.attributes = 1 << 6), ResponseError::InvalidRecord);
-    assert_eq!(refused(|header| header.attributes = LOG_APPEND_TIME), ResponseError::InvalidTimestamp);
-    assert_eq!(refused(|header| header.attributes = 5), ResponseError::UnsupportedCompressionType);
-    assert_eq!(refused(|header| header.attributes = TRANSACTIONAL), ResponseError::InvalidRecord);
-    assert_eq!(refused(|header| header.producer_id = 7), ResponseError::InvalidRecord);
+    assert_eq!(
+        refused(|header| header.attributes = CONTROL),
+        ResponseError::InvalidRecord
+    );
+    assert_eq!(
+        refused(|header| header.attributes = 1 << 6),
+        ResponseError::InvalidRecord
+    );
+    assert_eq!(
+        refused(|header| header.attributes = LOG_APPEND_TIME),
+        ResponseError::InvalidTimestamp
+    );
+    assert_eq!(
+        refused(|header| header.attributes = 5),
+        ResponseError::UnsupportedCompressionType
+    );
+    assert_eq!(
+        refused(|header| header.attributes = TRANSACTIONAL),
+        ResponseError::InvalidRecord
+    );
+    assert_eq!(
+        refused(|header| header.producer_id = 7),
+        ResponseError::InvalidRecord
+    );
     let idempotent = |header: &mut BatchHeader| {
         (header.producer_id, header.producer_epoch, header.base_sequence) = (7, 0, 0);
         header.attributes |= TRANSACTIONAL;
@@ -133,13 +179,23 @@ fn sequences_wrap_to_zero() {
 fn a_patched_batch_has_its_offsets_and_a_valid_checksum() {
     let mut bytes = simple();
     let head = patched_head(&bytes, 123_456_789_012, 4, None).unwrap();
-    assert_eq!(&head[16..], &bytes[16..HEADER_LEN], "only offset and epoch change");
+    assert_eq!(
+        &head[16..],
+        &bytes[16..HEADER_LEN],
+        "only offset and epoch change"
+    );
     bytes[..HEADER_LEN].copy_from_slice(&head);
     let header = verify(&bytes).unwrap();
-    assert_eq!((header.base_offset, header.partition_leader_epoch), (123_456_789_012, 4));
+    assert_eq!(
+        (header.base_offset, header.partition_leader_epoch),
+        (123_456_789_012, 4)
+    );
 
     let records = RecordBatchDecoder::decode(&mut bytes.freeze()).unwrap().records;
-    let offsets: Vec<_> = records.iter().map(|record| record.offset - 123_456_789_012).collect();
+    let offsets: Vec<_> = records
+        .iter()
+        .map(|record| record.offset - 123_456_789_012)
+        .collect();
     assert_eq!(offsets, [0, 1, 2]);
 }
 
@@ -187,12 +243,19 @@ fn consecutive_batches_are_slices() {
     let field = field.freeze();
     let found: Vec<_> = batches(&field).map(Result::unwrap).collect();
     assert_eq!(found.len(), 3);
-    assert!(found.iter().all(|(header, bytes)| header.record_count == 3 && bytes == &one));
+    assert!(
+        found
+            .iter()
+            .all(|(header, bytes)| header.record_count == 3 && bytes == &one)
+    );
     assert_eq!(found[1].1.as_ptr(), field[one.len()..].as_ptr());
     assert_eq!(batches(&Bytes::new()).count(), 0);
 
     let cut: Vec<_> = batches(&field.slice(..field.len() - 1)).collect();
     assert_eq!(cut.len(), 3);
     assert_eq!(cut[2], Err(BatchError::Truncated));
-    assert_eq!(batches(&Bytes::from(vec![0; 200])).collect::<Vec<_>>(), [Err(BatchError::Magic(0))]);
+    assert_eq!(
+        batches(&Bytes::from(vec![0; 200])).collect::<Vec<_>>(),
+        [Err(BatchError::Magic(0))]
+    );
 }

@@ -7,7 +7,12 @@ use crate::batch::tests::{batch, record};
 
 fn stored(base_offset: i64, log_append_time: Option<i64>) -> FetchBatch {
     let batch = batch(&[record(0, 100, b"first"), record(1, 101, b"second")]);
-    FetchBatch { batch, base_offset, leader_epoch: 0, log_append_time }
+    FetchBatch {
+        batch,
+        base_offset,
+        leader_epoch: 0,
+        log_append_time,
+    }
 }
 
 fn partition(index: i32, batches: Vec<FetchBatch>) -> FetchPartition {
@@ -39,7 +44,11 @@ fn sample() -> Fetch {
                 id,
                 partitions: vec![partition(0, vec![stored(30, None), stored(32, None)]), failed],
             },
-            FetchTopic { name: "x".into(), id: Uuid::nil(), partitions: vec![aborted] },
+            FetchTopic {
+                name: "x".into(),
+                id: Uuid::nil(),
+                partitions: vec![aborted],
+            },
         ],
     }
 }
@@ -58,12 +67,19 @@ fn every_version_is_read_by_the_protocol_crate() {
             assert_eq!(topic.topic.as_str(), "orders");
         }
         let data = &topic.partitions[0];
-        assert_eq!((data.partition_index, data.high_watermark, data.last_stable_offset), (0, 40, 39));
+        assert_eq!(
+            (data.partition_index, data.high_watermark, data.last_stable_offset),
+            (0, 40, 39)
+        );
         assert_eq!(data.log_start_offset, if version >= 5 { 3 } else { -1 });
         assert!(data.aborted_transactions.is_none());
         let mut records = data.records.clone().unwrap();
         let sets = RecordBatchDecoder::decode_all(&mut records).unwrap();
-        let offsets: Vec<_> = sets.iter().flat_map(|set| &set.records).map(|record| record.offset).collect();
+        let offsets: Vec<_> = sets
+            .iter()
+            .flat_map(|set| &set.records)
+            .map(|record| record.offset)
+            .collect();
         assert_eq!(offsets, [30, 31, 32, 33]);
 
         let failed = &topic.partitions[1];
@@ -72,9 +88,19 @@ fn every_version_is_read_by_the_protocol_crate() {
 
         let data = &response.responses[1].partitions[0];
         let aborted = data.aborted_transactions.as_ref().unwrap();
-        assert_eq!((aborted.len(), aborted[1].producer_id.0, aborted[1].first_offset), (2, 12, 8));
+        assert_eq!(
+            (aborted.len(), aborted[1].producer_id.0, aborted[1].first_offset),
+            (2, 12, 8)
+        );
         let header = crate::batch::verify(data.records.as_ref().unwrap()).unwrap();
-        assert_eq!((header.base_offset, header.max_timestamp, header.is_log_append_time()), (7, 5_555, true));
+        assert_eq!(
+            (
+                header.base_offset,
+                header.max_timestamp,
+                header.is_log_append_time()
+            ),
+            (7, 5_555, true)
+        );
     }
 }
 
@@ -82,7 +108,11 @@ fn every_version_is_read_by_the_protocol_crate() {
 fn records_are_never_copied() {
     let fetch = sample();
     let rope = encode(18, 1, &fetch).unwrap();
-    let stored = fetch.topics.iter().flat_map(|topic| &topic.partitions).flat_map(|partition| &partition.batches);
+    let stored = fetch
+        .topics
+        .iter()
+        .flat_map(|topic| &topic.partitions)
+        .flat_map(|partition| &partition.batches);
     for stored in stored {
         let payload = stored.batch[HEADER_LEN..].as_ptr();
         assert!(rope.segments().any(|segment| segment.as_ptr() == payload));
@@ -94,7 +124,16 @@ fn records_are_never_copied() {
 #[test]
 fn an_empty_response_is_a_whole_one() {
     for version in 4..=18 {
-        let frame = encode(version, 1, &Fetch { error_code: 0, ..Fetch::default() }).unwrap().into_bytes();
+        let frame = encode(
+            version,
+            1,
+            &Fetch {
+                error_code: 0,
+                ..Fetch::default()
+            },
+        )
+        .unwrap()
+        .into_bytes();
         let (_, response) = crate::client::decode::<FetchRequest>(frame.slice(4..), version).unwrap();
         assert!(response.responses.is_empty());
     }

@@ -56,7 +56,10 @@ impl Decode for bool {
         match input.try_get_u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(DecodeError::Tag { what: "boolean", value: other.into() }),
+            other => Err(DecodeError::Tag {
+                what: "boolean",
+                value: other.into(),
+            }),
         }
     }
 }
@@ -146,7 +149,10 @@ impl<T: Decode> Decode for Option<T> {
         match input.try_get_i8()? {
             -1 => Ok(None),
             1 => Ok(Some(T::decode(input)?)),
-            other => Err(DecodeError::Tag { what: "presence marker", value: other.into() }),
+            other => Err(DecodeError::Tag {
+                what: "presence marker",
+                value: other.into(),
+            }),
         }
     }
 }
@@ -271,6 +277,9 @@ impl Decode for types::TopicPartition {
     const MIN_SIZE: usize = 20;
 
     fn decode(input: &mut Bytes) -> Result<Self, DecodeError> {
-        Ok(Self { topic: types::TopicId::decode(input)?, partition: i32::decode(input)? })
+        Ok(Self {
+            topic: types::TopicId::decode(input)?,
+            partition: i32::decode(input)?,
+        })
     }
 }

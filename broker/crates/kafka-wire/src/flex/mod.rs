@@ -69,7 +69,11 @@ pub trait Decode: Sized {
     /// Reads a value that must fill `input`.
     fn from_bytes(mut input: Bytes) -> Result<Self, DecodeError> {
         let value = Self::decode(&mut input)?;
-        if input.is_empty() { Ok(value) } else { Err(DecodeError::Trailing(input.len())) }
+        if input.is_empty() {
+            Ok(value)
+        } else {
+            Err(DecodeError::Trailing(input.len()))
+        }
     }
 }
 
@@ -101,7 +105,10 @@ pub fn get_uvarint(input: &mut impl Buf) -> Result<u32, DecodeError> {
 /// Takes `len` bytes off the front of `input` without copying them.
 pub fn take(input: &mut Bytes, len: usize) -> Result<Bytes, DecodeError> {
     if len > input.len() {
-        return Err(DecodeError::Truncated { needed: len, remaining: input.len() });
+        return Err(DecodeError::Truncated {
+            needed: len,
+            remaining: input.len(),
+        });
     }
     Ok(input.split_to(len))
 }
@@ -126,7 +133,10 @@ pub(crate) fn get_compact_len(input: &mut Bytes) -> Result<usize, DecodeError> {
 pub(crate) fn get_count(input: &mut Bytes, min_size: usize) -> Result<usize, DecodeError> {
     let count = get_compact_len(input)?;
     if count > input.len() / min_size.max(1) {
-        return Err(DecodeError::Count { count: count as i64, remaining: input.len() });
+        return Err(DecodeError::Count {
+            count: count as i64,
+            remaining: input.len(),
+        });
     }
     Ok(count)
 }
@@ -139,7 +149,10 @@ pub fn get_tagged(
     let count = get_uvarint(input)?;
     // Each takes a tag and a size of at least one byte.
     if count as usize > input.len() / 2 {
-        return Err(DecodeError::Count { count: count.into(), remaining: input.len() });
+        return Err(DecodeError::Count {
+            count: count.into(),
+            remaining: input.len(),
+        });
     }
     for _ in 0..count {
         let tag = get_uvarint(input)?;

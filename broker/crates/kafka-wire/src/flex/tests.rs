@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::{Decode, Encode, get_uvarint, put_uvarint};
-use crate::{flex_enum, flex_struct};
 use crate::DecodeError;
+use crate::{flex_enum, flex_struct};
 
 flex_struct! {
     /// Everything a struct may hold.
@@ -75,7 +75,13 @@ fn all() -> impl Strategy<Value = All> {
     let inner = || (any::<i64>(), ".*").prop_map(|(x, y)| Inner { x, y });
     let ints = (any::<i8>(), any::<i16>(), any::<i32>(), any::<i64>());
     let uints = (any::<u8>(), any::<u16>(), any::<u32>(), any::<u64>());
-    let rest = (any::<bool>(), any::<u128>(), ".*", any::<Vec<u8>>(), any::<Option<String>>());
+    let rest = (
+        any::<bool>(),
+        any::<u128>(),
+        ".*",
+        any::<Vec<u8>>(),
+        any::<Option<String>>(),
+    );
     let containers = (
         prop::collection::vec(inner(), 0..5),
         any::<BTreeMap<String, i64>>(),
@@ -86,7 +92,26 @@ fn all() -> impl Strategy<Value = All> {
     (ints, uints, rest, containers).prop_map(
         |((a, b, c, d), (e, f, g, h), (i, j, k, l, m), (n, o, p, q, r))| {
             let (j, l) = (Uuid::from_u128(j), l.into());
-            All { a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r }
+            All {
+                a,
+                b,
+                c,
+                d,
+                e,
+                f,
+                g,
+                h,
+                i,
+                j,
+                k,
+                l,
+                m,
+                n,
+                o,
+                p,
+                q,
+                r,
+            }
         },
     )
 }
@@ -130,10 +155,19 @@ fn bytes_are_slices_of_the_input() {
 
 #[test]
 fn a_new_field_is_skipped_by_an_old_reader() {
-    let new = New { name: "t".into(), extra: Some(9) };
+    let new = New {
+        name: "t".into(),
+        extra: Some(9),
+    };
     assert_eq!(Old::from_bytes(new.to_bytes()).unwrap(), Old { name: "t".into() });
     let old = Old { name: "t".into() };
-    assert_eq!(New::from_bytes(old.to_bytes()).unwrap(), New { name: "t".into(), extra: None });
+    assert_eq!(
+        New::from_bytes(old.to_bytes()).unwrap(),
+        New {
+            name: "t".into(),
+            extra: None
+        }
+    );
 }
 
 #[test]
@@ -144,7 +178,12 @@ fn encoding_is_kafkas() {
     assert_eq!(&None::<u8>.to_bytes()[..], &[0xff]);
     assert_eq!(&Nothing {}.to_bytes()[..], &[0]);
     assert_eq!(&Choice::Many(vec![inner]).to_bytes()[..3], &[200, 2, 0]);
-    assert_eq!(Arc::<str>::from_bytes("x".to_string().to_bytes()).unwrap().as_ref(), "x");
+    assert_eq!(
+        Arc::<str>::from_bytes("x".to_string().to_bytes())
+            .unwrap()
+            .as_ref(),
+        "x"
+    );
 }
 
 #[test]
@@ -153,27 +192,60 @@ fn counts_are_refused_before_anything_is_allocated() {
     put_uvarint(&mut out, u32::MAX);
     out.put_slice(&[1; 1000]);
     let input = out.freeze();
-    assert!(matches!(Vec::<u8>::from_bytes(input.clone()), Err(DecodeError::Count { .. })));
-    assert!(matches!(BTreeMap::<u8, u8>::from_bytes(input.clone()), Err(DecodeError::Count { .. })));
-    assert!(matches!(Nothing::from_bytes(input.clone()), Err(DecodeError::Count { .. })));
-    assert!(matches!(Bytes::from_bytes(input), Err(DecodeError::Truncated { .. })));
+    assert!(matches!(
+        Vec::<u8>::from_bytes(input.clone()),
+        Err(DecodeError::Count { .. })
+    ));
+    assert!(matches!(
+        BTreeMap::<u8, u8>::from_bytes(input.clone()),
+        Err(DecodeError::Count { .. })
+    ));
+    assert!(matches!(
+        Nothing::from_bytes(input.clone()),
+        Err(DecodeError::Count { .. })
+    ));
+    assert!(matches!(
+        Bytes::from_bytes(input),
+        Err(DecodeError::Truncated { .. })
+    ));
 
     // 111 values of nine bytes fit into what is left, 112 do not.
     let mut out = BytesMut::new();
     put_uvarint(&mut out, 113);
     out.put_slice(&[0; 1000]);
-    assert!(matches!(Vec::<(i64, u8)>::from_bytes(out.freeze()), Err(DecodeError::Count { count: 112, .. })));
+    assert!(matches!(
+        Vec::<(i64, u8)>::from_bytes(out.freeze()),
+        Err(DecodeError::Count { count: 112, .. })
+    ));
 }
 
 #[test]
 fn malformed_values_are_errors() {
     let read = |bytes: &'static [u8]| Bytes::from_static(bytes);
-    assert_eq!(bool::from_bytes(read(&[2])), Err(DecodeError::Tag { what: "boolean", value: 2 }));
-    assert!(matches!(Option::<u8>::from_bytes(read(&[0])), Err(DecodeError::Tag { .. })));
-    assert_eq!(Choice::from_bytes(read(&[9])), Err(DecodeError::Tag { what: "Choice", value: 9 }));
+    assert_eq!(
+        bool::from_bytes(read(&[2])),
+        Err(DecodeError::Tag {
+            what: "boolean",
+            value: 2
+        })
+    );
+    assert!(matches!(
+        Option::<u8>::from_bytes(read(&[0])),
+        Err(DecodeError::Tag { .. })
+    ));
+    assert_eq!(
+        Choice::from_bytes(read(&[9])),
+        Err(DecodeError::Tag {
+            what: "Choice",
+            value: 9
+        })
+    );
     assert_eq!(String::from_bytes(read(&[0])), Err(DecodeError::Length(-1)));
     assert_eq!(String::from_bytes(read(&[3, 0xff, 0xff])), Err(DecodeError::Utf8));
     assert_eq!(u8::from_bytes(read(&[1, 2])), Err(DecodeError::Trailing(1)));
-    assert_eq!(get_uvarint(&mut read(&[0xff, 0xff, 0xff, 0xff, 0x1f])), Err(DecodeError::VarInt));
+    assert_eq!(
+        get_uvarint(&mut read(&[0xff, 0xff, 0xff, 0xff, 0x1f])),
+        Err(DecodeError::VarInt)
+    );
     assert_eq!(get_uvarint(&mut read(&[0xff; 6])), Err(DecodeError::VarInt));
 }

@@ -67,8 +67,13 @@ pub(crate) fn check(key: ApiKey, version: i16, body: &[u8]) -> Result<(), Decode
         .find(|schema| schema.key == key)
         .ok_or(DecodeError::UnknownApi(key as i16))?;
     let limit = (BASE_BUDGET + BUDGET_PER_BYTE * body.len()).min(MAX_BUDGET);
-    let mut walker =
-        Walker { rest: body, version, flexible: version >= schema.flexible, budget: limit, limit };
+    let mut walker = Walker {
+        rest: body,
+        version,
+        flexible: version >= schema.flexible,
+        budget: limit,
+        limit,
+    };
     walker.fields(schema.fields)
 }
 
@@ -88,7 +93,11 @@ impl Walker<'_> {
                 self.kind(&field.kind)?;
             }
         }
-        if self.flexible { self.tagged(fields) } else { Ok(()) }
+        if self.flexible {
+            self.tagged(fields)
+        } else {
+            Ok(())
+        }
     }
 
     fn kind(&mut self, kind: &'static Kind) -> Result<(), DecodeError> {
@@ -106,10 +115,17 @@ impl Walker<'_> {
             Kind::Array { element, size } => {
                 let count = self.length()?;
                 let Ok(elements) = usize::try_from(count) else {
-                    return if count == -1 { Ok(()) } else { Err(DecodeError::Length(count)) };
+                    return if count == -1 {
+                        Ok(())
+                    } else {
+                        Err(DecodeError::Length(count))
+                    };
                 };
                 if elements > self.rest.len() / self.min_size(element) {
-                    return Err(DecodeError::Count { count, remaining: self.rest.len() });
+                    return Err(DecodeError::Count {
+                        count,
+                        remaining: self.rest.len(),
+                    });
                 }
                 self.charge(elements.saturating_mul(*size))?;
                 match element {
@@ -124,7 +140,10 @@ impl Walker<'_> {
     fn tagged(&mut self, fields: &'static [Field]) -> Result<(), DecodeError> {
         let count = get_uvarint(&mut self.rest)?;
         if count as usize > self.rest.len() / 2 {
-            return Err(DecodeError::Count { count: count.into(), remaining: self.rest.len() });
+            return Err(DecodeError::Count {
+                count: count.into(),
+                remaining: self.rest.len(),
+            });
         }
         let mut unknown = 0usize;
         for _ in 0..count {
@@ -178,10 +197,10 @@ impl Walker<'_> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (head, rest) = self
-            .rest
-            .split_first_chunk()
-            .ok_or(DecodeError::Truncated { needed: N, remaining: self.rest.len() })?;
+        let (head, rest) = self.rest.split_first_chunk().ok_or(DecodeError::Truncated {
+            needed: N,
+            remaining: self.rest.len(),
+        })?;
         self.rest = rest;
         Ok(*head)
     }
@@ -195,15 +214,18 @@ impl Walker<'_> {
     }
 
     fn skip(&mut self, len: usize) -> Result<(), DecodeError> {
-        self.rest = self
-            .rest
-            .get(len..)
-            .ok_or(DecodeError::Truncated { needed: len, remaining: self.rest.len() })?;
+        self.rest = self.rest.get(len..).ok_or(DecodeError::Truncated {
+            needed: len,
+            remaining: self.rest.len(),
+        })?;
         Ok(())
     }
 
     fn charge(&mut self, memory: usize) -> Result<(), DecodeError> {
-        self.budget = self.budget.checked_sub(memory).ok_or(DecodeError::Memory { limit: self.limit })?;
+        self.budget = self
+            .budget
+            .checked_sub(memory)
+            .ok_or(DecodeError::Memory { limit: self.limit })?;
         Ok(())
     }
 }

@@ -19,7 +19,11 @@ const UUID: Kind = Kind::Fixed(16);
 const STRING: Kind = Kind::String;
 
 const fn between(min: i16, max: i16, kind: Kind) -> Field {
-    Field { versions: min..=max, kind, tag: None }
+    Field {
+        versions: min..=max,
+        kind,
+        tag: None,
+    }
 }
 
 const fn from(min: i16, kind: Kind) -> Field {
@@ -35,12 +39,19 @@ const fn all(kind: Kind) -> Field {
 }
 
 const fn tagged(tag: u32, min: i16, kind: Kind) -> Field {
-    Field { versions: min..=NEWEST, kind, tag: Some(tag) }
+    Field {
+        versions: min..=NEWEST,
+        kind,
+        tag: Some(tag),
+    }
 }
 
 /// An array of elements that decode to `T`.
 const fn array<T>(element: &'static Kind) -> Kind {
-    Kind::Array { element, size: size_of::<T>() }
+    Kind::Array {
+        element,
+        size: size_of::<T>(),
+    }
 }
 
 const fn strings<T>() -> Kind {
@@ -52,7 +63,11 @@ const fn ints() -> Kind {
 }
 
 const fn schema(key: ApiKey, flexible: i16, fields: &'static [Field]) -> Schema {
-    Schema { key, flexible, fields }
+    Schema {
+        key,
+        flexible,
+        fields,
+    }
 }
 
 pub(super) static SCHEMAS: &[Schema] = &[
@@ -72,6 +87,7 @@ pub(super) static SCHEMAS: &[Schema] = &[
     schema(ApiKey::ApiVersions, 3, API_VERSIONS),
     schema(ApiKey::CreateTopics, 5, CREATE_TOPICS),
     schema(ApiKey::DeleteTopics, 4, DELETE_TOPICS),
+    schema(ApiKey::DeleteRecords, 2, DELETE_RECORDS),
     schema(ApiKey::InitProducerId, 2, INIT_PRODUCER_ID),
     schema(ApiKey::OffsetForLeaderEpoch, 4, OFFSET_FOR_LEADER_EPOCH),
     schema(ApiKey::DescribeConfigs, 4, DESCRIBE_CONFIGS),
@@ -90,7 +106,9 @@ static PRODUCE: &[Field] = &[
 static PRODUCE_TOPIC: Kind = Kind::Struct(&[
     to(12, STRING),
     from(13, UUID),
-    all(array::<m::produce_request::PartitionProduceData>(&PRODUCE_PARTITION)),
+    all(array::<m::produce_request::PartitionProduceData>(
+        &PRODUCE_PARTITION,
+    )),
 ]);
 static PRODUCE_PARTITION: Kind = Kind::Struct(&[all(I32), all(Kind::Bytes)]);
 
@@ -128,17 +146,23 @@ static FORGOTTEN_TOPIC: Kind = Kind::Struct(&[to(12, STRING), from(13, UUID), al
 static LIST_OFFSETS: &[Field] = &[
     all(I32),    // replica id
     from(2, I8), // isolation level
-    all(array::<m::list_offsets_request::ListOffsetsTopic>(&LIST_OFFSETS_TOPIC)),
+    all(array::<m::list_offsets_request::ListOffsetsTopic>(
+        &LIST_OFFSETS_TOPIC,
+    )),
     from(10, I32), // timeout
 ];
 static LIST_OFFSETS_TOPIC: Kind = Kind::Struct(&[
     all(STRING),
-    all(array::<m::list_offsets_request::ListOffsetsPartition>(&LIST_OFFSETS_PARTITION)),
+    all(array::<m::list_offsets_request::ListOffsetsPartition>(
+        &LIST_OFFSETS_PARTITION,
+    )),
 ]);
 static LIST_OFFSETS_PARTITION: Kind = Kind::Struct(&[all(I32), from(4, I32), all(I64)]);
 
 static METADATA: &[Field] = &[
-    all(array::<m::metadata_request::MetadataRequestTopic>(&METADATA_TOPIC)),
+    all(array::<m::metadata_request::MetadataRequestTopic>(
+        &METADATA_TOPIC,
+    )),
     from(4, BOOL),        // allow auto topic creation
     between(8, 10, BOOL), // include cluster authorized operations
     from(8, BOOL),        // include topic authorized operations
@@ -151,18 +175,28 @@ static OFFSET_COMMIT: &[Field] = &[
     all(STRING),     // member
     from(7, STRING), // group instance
     to(4, I64),      // retention time
-    all(array::<m::offset_commit_request::OffsetCommitRequestTopic>(&OFFSET_COMMIT_TOPIC)),
+    all(array::<m::offset_commit_request::OffsetCommitRequestTopic>(
+        &OFFSET_COMMIT_TOPIC,
+    )),
 ];
 static OFFSET_COMMIT_TOPIC: Kind = Kind::Struct(&[
     all(STRING),
-    all(array::<m::offset_commit_request::OffsetCommitRequestPartition>(&OFFSET_COMMIT_PARTITION)),
+    all(array::<m::offset_commit_request::OffsetCommitRequestPartition>(
+        &OFFSET_COMMIT_PARTITION,
+    )),
 ]);
 static OFFSET_COMMIT_PARTITION: Kind = Kind::Struct(&[all(I32), all(I64), from(6, I32), all(STRING)]);
 
 static OFFSET_FETCH: &[Field] = &[
     to(7, STRING), // group
-    to(7, array::<m::offset_fetch_request::OffsetFetchRequestTopic>(&OFFSET_FETCH_TOPIC)),
-    from(8, array::<m::offset_fetch_request::OffsetFetchRequestGroup>(&OFFSET_FETCH_GROUP)),
+    to(
+        7,
+        array::<m::offset_fetch_request::OffsetFetchRequestTopic>(&OFFSET_FETCH_TOPIC),
+    ),
+    from(
+        8,
+        array::<m::offset_fetch_request::OffsetFetchRequestGroup>(&OFFSET_FETCH_GROUP),
+    ),
     from(7, BOOL), // require stable
 ];
 static OFFSET_FETCH_TOPIC: Kind = Kind::Struct(&[all(STRING), all(ints())]);
@@ -170,7 +204,9 @@ static OFFSET_FETCH_GROUP: Kind = Kind::Struct(&[
     all(STRING),     // group
     from(9, STRING), // member
     from(9, I32),    // member epoch
-    all(array::<m::offset_fetch_request::OffsetFetchRequestTopics>(&OFFSET_FETCH_TOPIC)),
+    all(array::<m::offset_fetch_request::OffsetFetchRequestTopics>(
+        &OFFSET_FETCH_TOPIC,
+    )),
 ]);
 
 static FIND_COORDINATOR: &[Field] = &[to(3, STRING), from(1, I8), from(4, strings::<m::GroupId>())];
@@ -182,7 +218,9 @@ static JOIN_GROUP: &[Field] = &[
     all(STRING),     // member
     from(5, STRING), // group instance
     all(STRING),     // protocol type
-    all(array::<m::join_group_request::JoinGroupRequestProtocol>(&NAMED_BYTES)),
+    all(array::<m::join_group_request::JoinGroupRequestProtocol>(
+        &NAMED_BYTES,
+    )),
     from(8, STRING), // reason
 ];
 static NAMED_BYTES: Kind = Kind::Struct(&[all(STRING), all(Kind::Bytes)]);
@@ -192,7 +230,10 @@ static HEARTBEAT: &[Field] = &[all(STRING), all(I32), all(STRING), from(3, STRIN
 static LEAVE_GROUP: &[Field] = &[
     all(STRING),
     to(2, STRING),
-    from(3, array::<m::leave_group_request::MemberIdentity>(&LEAVING_MEMBER)),
+    from(
+        3,
+        array::<m::leave_group_request::MemberIdentity>(&LEAVING_MEMBER),
+    ),
 ];
 static LEAVING_MEMBER: Kind = Kind::Struct(&[all(STRING), all(STRING), from(5, STRING)]);
 
@@ -203,7 +244,9 @@ static SYNC_GROUP: &[Field] = &[
     from(3, STRING), // group instance
     from(5, STRING), // protocol type
     from(5, STRING), // protocol name
-    all(array::<m::sync_group_request::SyncGroupRequestAssignment>(&NAMED_BYTES)),
+    all(array::<m::sync_group_request::SyncGroupRequestAssignment>(
+        &NAMED_BYTES,
+    )),
 ];
 
 static DESCRIBE_GROUPS: &[Field] = &[all(strings::<m::GroupId>()), from(3, BOOL)];
@@ -213,7 +256,9 @@ static LIST_GROUPS: &[Field] = &[from(4, strings::<m::GroupId>()), from(5, strin
 static API_VERSIONS: &[Field] = &[from(3, STRING), from(3, STRING)];
 
 static CREATE_TOPICS: &[Field] = &[
-    all(array::<m::create_topics_request::CreatableTopic>(&CREATABLE_TOPIC)),
+    all(array::<m::create_topics_request::CreatableTopic>(
+        &CREATABLE_TOPIC,
+    )),
     all(I32),  // timeout
     all(BOOL), // validate only
 ];
@@ -221,18 +266,39 @@ static CREATABLE_TOPIC: Kind = Kind::Struct(&[
     all(STRING),
     all(I32), // partitions
     all(I16), // replication factor
-    all(array::<m::create_topics_request::CreatableReplicaAssignment>(&REPLICA_ASSIGNMENT)),
-    all(array::<m::create_topics_request::CreatableTopicConfig>(&TOPIC_CONFIG)),
+    all(array::<m::create_topics_request::CreatableReplicaAssignment>(
+        &REPLICA_ASSIGNMENT,
+    )),
+    all(array::<m::create_topics_request::CreatableTopicConfig>(
+        &TOPIC_CONFIG,
+    )),
 ]);
 static REPLICA_ASSIGNMENT: Kind = Kind::Struct(&[all(I32), all(ints())]);
 static TOPIC_CONFIG: Kind = Kind::Struct(&[all(STRING), all(STRING)]);
 
 static DELETE_TOPICS: &[Field] = &[
-    from(6, array::<m::delete_topics_request::DeleteTopicState>(&DELETE_TOPIC)),
+    from(
+        6,
+        array::<m::delete_topics_request::DeleteTopicState>(&DELETE_TOPIC),
+    ),
     to(5, strings::<m::TopicName>()),
     all(I32), // timeout
 ];
 static DELETE_TOPIC: Kind = Kind::Struct(&[all(STRING), all(UUID)]);
+
+static DELETE_RECORDS: &[Field] = &[
+    all(array::<m::delete_records_request::DeleteRecordsTopic>(
+        &DELETE_RECORDS_TOPIC,
+    )),
+    all(I32), // timeout
+];
+static DELETE_RECORDS_TOPIC: Kind = Kind::Struct(&[
+    all(STRING),
+    all(array::<m::delete_records_request::DeleteRecordsPartition>(
+        &DELETE_RECORDS_PARTITION,
+    )),
+]);
+static DELETE_RECORDS_PARTITION: Kind = Kind::Struct(&[all(I32), all(I64)]);
 
 static INIT_PRODUCER_ID: &[Field] = &[
     all(STRING),  // transactional id
@@ -243,30 +309,40 @@ static INIT_PRODUCER_ID: &[Field] = &[
 
 static OFFSET_FOR_LEADER_EPOCH: &[Field] = &[
     from(3, I32), // replica id
-    all(array::<m::offset_for_leader_epoch_request::OffsetForLeaderTopic>(&LEADER_EPOCH_TOPIC)),
+    all(array::<m::offset_for_leader_epoch_request::OffsetForLeaderTopic>(
+        &LEADER_EPOCH_TOPIC,
+    )),
 ];
 static LEADER_EPOCH_TOPIC: Kind = Kind::Struct(&[
     all(STRING),
-    all(array::<m::offset_for_leader_epoch_request::OffsetForLeaderPartition>(&LEADER_EPOCH_PARTITION)),
+    all(array::<
+        m::offset_for_leader_epoch_request::OffsetForLeaderPartition,
+    >(&LEADER_EPOCH_PARTITION)),
 ]);
 static LEADER_EPOCH_PARTITION: Kind = Kind::Struct(&[all(I32), all(I32), all(I32)]);
 
 static DESCRIBE_CONFIGS: &[Field] = &[
-    all(array::<m::describe_configs_request::DescribeConfigsResource>(&DESCRIBE_RESOURCE)),
+    all(array::<m::describe_configs_request::DescribeConfigsResource>(
+        &DESCRIBE_RESOURCE,
+    )),
     all(BOOL),     // include synonyms
     from(3, BOOL), // include documentation
 ];
 static DESCRIBE_RESOURCE: Kind = Kind::Struct(&[all(I8), all(STRING), all(strings::<m::TopicName>())]);
 
 static CREATE_PARTITIONS: &[Field] = &[
-    all(array::<m::create_partitions_request::CreatePartitionsTopic>(&PARTITIONS_TOPIC)),
+    all(array::<m::create_partitions_request::CreatePartitionsTopic>(
+        &PARTITIONS_TOPIC,
+    )),
     all(I32),  // timeout
     all(BOOL), // validate only
 ];
 static PARTITIONS_TOPIC: Kind = Kind::Struct(&[
     all(STRING),
     all(I32), // count
-    all(array::<m::create_partitions_request::CreatePartitionsAssignment>(&PARTITION_ASSIGNMENT)),
+    all(array::<m::create_partitions_request::CreatePartitionsAssignment>(
+        &PARTITION_ASSIGNMENT,
+    )),
 ]);
 static PARTITION_ASSIGNMENT: Kind = Kind::Struct(&[all(ints())]);
 
@@ -279,7 +355,9 @@ static INCREMENTAL_ALTER_CONFIGS: &[Field] = &[
 static ALTER_RESOURCE: Kind = Kind::Struct(&[
     all(I8),
     all(STRING),
-    all(array::<m::incremental_alter_configs_request::AlterableConfig>(&ALTERABLE_CONFIG)),
+    all(array::<m::incremental_alter_configs_request::AlterableConfig>(
+        &ALTERABLE_CONFIG,
+    )),
 ]);
 static ALTERABLE_CONFIG: Kind = Kind::Struct(&[all(STRING), all(I8), all(STRING)]);
 

@@ -53,15 +53,19 @@ fn rebuilt(plain: &Bytes, codec: Codec, records: &[u8]) -> Bytes {
 }
 
 fn thousand() -> Bytes {
-    let records: Vec<_> = (0..1000).map(|i| record(i, 10_000 + 10 * i, &[i as u8; 50])).collect();
+    let records: Vec<_> = (0..1000)
+        .map(|i| record(i, 10_000 + 10 * i, &[i as u8; 50]))
+        .collect();
     batch(&records)
 }
 
 #[test]
 fn the_exact_record_is_found_under_every_codec() {
     let plain = thousand();
-    let mut batches: Vec<_> =
-        CODECS.iter().map(|codec| rebuilt(&plain, *codec, &compress(*codec, &plain[HEADER_LEN..]))).collect();
+    let mut batches: Vec<_> = CODECS
+        .iter()
+        .map(|codec| rebuilt(&plain, *codec, &compress(*codec, &plain[HEADER_LEN..])))
+        .collect();
     batches.push(rebuilt(&plain, Codec::Snappy, &xerial(&plain[HEADER_LEN..])));
     for batch in batches {
         let find = |t| find_record_by_timestamp(&batch, 5_000, t).unwrap();
@@ -77,7 +81,12 @@ fn the_exact_record_is_found_under_every_codec() {
 
 #[test]
 fn timestamps_out_of_order_give_the_first_that_is_late_enough() {
-    let batch = batch(&[record(0, 50, b"a"), record(1, 20, b"b"), record(2, 90, b"c"), record(3, 60, b"d")]);
+    let batch = batch(&[
+        record(0, 50, b"a"),
+        record(1, 20, b"b"),
+        record(2, 90, b"c"),
+        record(3, 60, b"d"),
+    ]);
     assert_eq!(find_record_by_timestamp(&batch, 0, 51).unwrap(), Some((2, 90)));
     assert_eq!(find_record_by_timestamp(&batch, 0, 10).unwrap(), Some((0, 50)));
 }
@@ -98,9 +107,17 @@ fn broken_records_are_errors() {
     for codec in CODECS {
         let compressed = compress(codec, &plain[HEADER_LEN..]);
         let cut = rebuilt(&plain, codec, &compressed[..compressed.len() / 2]);
-        assert!(offsets_and_timestamps(&cut).unwrap().any(|record| record.is_err()), "{codec:?}");
+        assert!(
+            offsets_and_timestamps(&cut)
+                .unwrap()
+                .any(|record| record.is_err()),
+            "{codec:?}"
+        );
         let garbage = rebuilt(&plain, codec, &[0xee; 500]);
-        assert!(find_record_by_timestamp(&garbage, 0, i64::MIN).is_err(), "{codec:?}");
+        assert!(
+            find_record_by_timestamp(&garbage, 0, i64::MIN).is_err(),
+            "{codec:?}"
+        );
     }
     // A record that is shorter than its own fields.
     let short = rebuilt(&plain, Codec::None, &[2, 0, 0, 0, 0, 0, 0]);
@@ -113,7 +130,9 @@ fn broken_records_are_errors() {
 fn a_bomb_ends_at_the_limit() {
     // One record of 512 MiB of zeroes, from a few kilobytes.
     let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
-    encoder.write_all(&[0x80, 0x80, 0x80, 0x80, 0x04, 0, 0, 2]).unwrap();
+    encoder
+        .write_all(&[0x80, 0x80, 0x80, 0x80, 0x04, 0, 0, 2])
+        .unwrap();
     let zeroes = vec![0; 1 << 20];
     for _ in 0..512 {
         encoder.write_all(&zeroes).unwrap();
@@ -124,6 +143,13 @@ fn a_bomb_ends_at_the_limit() {
     assert_eq!(found, Some(Err(BatchError::TooLarge)));
 
     // A snappy block that claims 4 GiB.
-    let liar = rebuilt(&thousand(), Codec::Snappy, &[0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2, 3]);
-    assert_eq!(offsets_and_timestamps(&liar).unwrap().next(), Some(Err(BatchError::Records)));
+    let liar = rebuilt(
+        &thousand(),
+        Codec::Snappy,
+        &[0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2, 3],
+    );
+    assert_eq!(
+        offsets_and_timestamps(&liar).unwrap().next(),
+        Some(Err(BatchError::Records))
+    );
 }
