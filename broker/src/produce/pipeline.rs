@@ -10,6 +10,7 @@ use cache::ObjectCache;
 use env::{Env, Instant};
 use kafka_wire::batch::BatchHeader;
 use parking_lot::Mutex;
+use prometheus_client::registry::Unit;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use types::{NodeId, ShardId, Timestamp, TopicPartition};
 use wal::{Batch, Buffer, Due, Limits};
@@ -17,7 +18,7 @@ use wal::{Batch, Buffer, Due, Limits};
 use super::request::{Outcome, Request};
 use super::segment::{Commits, Tag, Writer};
 use crate::config;
-use crate::metrics::Metrics;
+use crate::metrics::{GaugeCollector, Metrics};
 use crate::rpc::Coordinators;
 
 /// Segments that are being written or committed. When there are so many the next ones grow instead.
@@ -105,9 +106,20 @@ impl Producer {
         }));
         env.spawn(flush(producer.0.clone()));
         let inner = Arc::downgrade(&producer.0);
-        let age = move || inner.upgrade().and_then(|inner| inner.age_of_last_success()).unwrap_or(0.0);
-        let help = "Since an object was last written and committed; 0 before the first, and while nothing is buffered";
-        producer.0.writer.metrics.add(GaugeCollector::new("flush_age", help, Some(Unit::Seconds), age));
+        let age = move || {
+            inner
+                .upgrade()
+                .and_then(|inner| inner.flush_age())
+                .unwrap_or_default()
+                .as_secs_f64()
+        };
+        let help = "Since an object was last written and committed; 0 before the first";
+        producer.0.writer.metrics.add(GaugeCollector::new(
+            "last_flush_age",
+            help,
+            Some(Unit::Seconds),
+            age,
+        ));
         producer
     }
 
@@ -150,19 +162,13 @@ impl Producer {
         };
         self.0.env.timeout_at(deadline, idle).await.is_ok()
     }
-
-    /// When an object was last written and committed; `None`: not yet.
-    pub fn last_success(&self) -> Option<Timestamp> {
-        Some(Timestamp(self.0.writer.last_success.load(Relaxed))).filter(|time| time.0 > 0)
-    }
 }
 
 impl Inner {
-    /// In seconds, while something waits to be written or committed.
-    fn age_of_last_success(&self) -> Option<f64> {
-        let idle = self.segments.available_permits() == SEGMENTS as usize && self.buffer.lock().bytes() == 0;
+    /// Since an object was last written and committed; `None`: not yet.
+    fn flush_age(&self) -> Option<Duration> {
         let last = Timestamp(self.writer.last_success.load(Relaxed));
-        (!idle && last.0 > 0).then(|| Duration::from_millis(self.env.now().since(last)).as_secs_f64())
+        (last.0 > 0).then(|| Duration::from_millis(self.env.now().since(last)))
     }
 
     fn push(&self, batches: Vec<Append>, request: &Arc<Request>, now: Instant) {

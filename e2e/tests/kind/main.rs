@@ -1,2 +1,113 @@
 //! The system on a real Kubernetes cluster (kind), clients as pods. Run by `cargo xtask test` (feature `cluster`).
-#![allow(clippy::disallowed_methods, clippy::expect_used, reason = "tests")]
+//!
+//! The cluster is that of the demo, kept up: the first thing tested is `cargo xtask demo` itself. One test after the other
+//! (`--test-threads 1`); each leaves the cluster as it found it.
+#![allow(clippy::disallowed_methods, clippy::expect_used, clippy::print_stdout, reason = "tests")]
+
+mod system;
+
+use std::time::Duration;
+
+use system::{NAMESPACE, Producing, System, system};
+
+const RECORDS: usize = 1_500;
+
+/// Produces for a while, has something happen meanwhile, and demands every record back exactly once.
+fn while_producing(name: &str, fault: impl FnOnce(&System) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let system = system()?;
+    let producing = Producing::start(system, name, RECORDS, Duration::from_millis(20))?;
+    std::thread::sleep(Duration::from_secs(3));
+    fault(system)?;
+    producing.finish_and_check(system)
+}
+
+#[test]
+fn a1_the_demo_runs_and_can_be_run_again() -> anyhow::Result<()> {
+    // The first run is what brings the system up.
+    let system = system()?;
+    system::xtask(&["demo", "--keep", "--name", system::CLUSTER])
+}
+
+#[test]
+fn b1_a_converged_cluster_is_left_alone() -> anyhow::Result<()> {
+    let system = system()?;
+    system.await_settled()?;
+    let kinds = "statefulset,service,configmap,poddisruptionbudget,serviceaccount,disklesscluster,disklesstopic";
+    let versions = || -> anyhow::Result<Vec<(String, String)>> {
+        let list = system.get(&[kinds])?;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let version = |item: &serde_json::Value| {
+            let name = format!("{}/{}", item["kind"], item["metadata"]["name"]);
+            (name, item["metadata"]["resourceVersion"].to_string())
+        };
+        Ok(items.iter().map(version).collect())
+    };
+    let before = versions()?;
+    assert!(before.len() > 8, "{before:?}");
+    std::thread::sleep(Duration::from_secs(40));
+    assert_eq!(before, versions()?);
+    Ok(())
+}
+
+#[test]
+fn c1_brokers_are_added_and_taken_away() -> anyhow::Result<()> {
+    while_producing("scale", |system| {
+        system.kubectl(&["scale", "disklesscluster", "demo", "--replicas=5"])?;
+        system.await_brokers(5)?;
+        system.kubectl(&["scale", "disklesscluster", "demo", "--replicas=3"])?;
+        system.await_brokers(3)
+    })
+}
+
+#[test]
+fn c2_a_pod_of_each_kind_is_deleted() -> anyhow::Result<()> {
+    while_producing("pods", |system| {
+        system.kubectl(&["delete", "pod", "demo-a-0", "--wait=true"])?;
+        system.await_settled()?;
+        system.kubectl(&["delete", "pod", "demo-coordinator-0", "--wait=true"])?;
+        system.await_settled()?;
+        system.operator_kubectl(&["delete", "pod", "--all", "--wait=true"])?;
+        // Without a goodbye.
+        system.kubectl(&["delete", "pod", "demo-b-0", "--grace-period=0", "--force"])?;
+        system.kubectl(&["delete", "pod", "demo-coordinator-1", "--grace-period=0", "--force"])?;
+        system.await_settled()
+    })
+}
+
+#[test]
+fn c3_a_node_is_killed() -> anyhow::Result<()> {
+    while_producing("node", |system| {
+        let node = system.node_to_kill()?;
+        println!("killing {node}");
+        system::xtask(&["cluster", "kill", &node, "--name", system::CLUSTER])?;
+        std::thread::sleep(Duration::from_secs(15));
+        system::xtask(&["cluster", "start", &node, "--name", system::CLUSTER])?;
+        system.await_settled()
+    })
+}
+
+#[test]
+fn c4_the_image_is_upgraded() -> anyhow::Result<()> {
+    let name = system::CLUSTER;
+    system()?;
+    system::xtask(&["image", "broker", "--tag", "next", "--load", "--name", name])?;
+    while_producing("upgrade", |system| {
+        let patch = "{\"spec\":{\"image\":\"diskless-broker:next\"}}";
+        system.kubectl(&["patch", "disklesscluster", "demo", "--type=merge", "-p", patch])?;
+        system.await_image("diskless-broker:next")?;
+        system.await_settled()
+    })
+}
+
+#[test]
+fn d1_the_namespace_goes_away() -> anyhow::Result<()> {
+    let system = system()?;
+    system.kubectl(&["delete", "disklesstopic", "--all", "--timeout=60s"])?;
+    let delete = ["delete", "namespace", NAMESPACE, "--timeout=120s"];
+    system.kubectl(&delete)
+}
+
+#[test]
+fn z_everything_is_removed() -> anyhow::Result<()> {
+    system::xtask(&["demo", "--down", "--name", system::CLUSTER])
+}

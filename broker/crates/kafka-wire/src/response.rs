@@ -124,8 +124,9 @@ mod tests {
         }
         defaults! {
             Produce Fetch ListOffsets Metadata OffsetCommit OffsetFetch FindCoordinator JoinGroup Heartbeat LeaveGroup
-            SyncGroup DescribeGroups ListGroups ApiVersions CreateTopics DeleteTopics InitProducerId
-            OffsetForLeaderEpoch DescribeConfigs CreatePartitions DeleteGroups IncrementalAlterConfigs DescribeCluster
+            SyncGroup DescribeGroups ListGroups ApiVersions CreateTopics DeleteTopics DeleteRecords
+            InitProducerId OffsetForLeaderEpoch DescribeConfigs CreatePartitions DeleteGroups
+            IncrementalAlterConfigs DescribeCluster
         }
     }
 

@@ -1,1 +1,366 @@
-//! see below
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use env::{Env, Instant};
+use kafka_wire::messages::{JoinGroupResponse, SyncGroupResponse};
+use kafka_wire::{ResponseError, ResponseKind};
+use proptest::prelude::*;
+use types::Timestamp;
+use uuid::Uuid;
+
+use super::{Group, Join, Reply, State, Sync, Ticket};
+
+const SESSION: Duration = Duration::from_secs(10);
+const REBALANCE: Duration = Duration::from_secs(30);
+const DELAY: Duration = Duration::from_secs(3);
+const TIME: Timestamp = Timestamp(1_000);
+
+/// A group with a clock, and clients that remember their answers.
+struct Lab {
+    group: Group,
+    now: Instant,
+    tickets: Ticket,
+    joined: BTreeMap<Ticket, JoinGroupResponse>,
+    synced: BTreeMap<Ticket, SyncGroupResponse>,
+}
+
+impl Lab {
+    fn new(delay: Duration) -> Lab {
+        let now = Env::simulated(1).instant();
+        let group = Group::new(delay, TIME);
+        Lab { group, now, tickets: 0, joined: BTreeMap::new(), synced: BTreeMap::new() }
+    }
+
+    fn take(&mut self, replies: Vec<Reply>) {
+        for reply in replies {
+            match reply.response {
+                ResponseKind::JoinGroup(response) => {
+                    assert!(self.joined.insert(reply.ticket, response).is_none(), "answered twice");
+                }
+                ResponseKind::SyncGroup(response) => {
+                    assert!(self.synced.insert(reply.ticket, response).is_none(), "answered twice");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        let replies = self.group.tick(self.now, TIME);
+        self.take(replies);
+    }
+
+    fn join_as(&mut self, member: &str, instance: Option<&str>, protocols: &[&str]) -> Ticket {
+        self.tickets += 1;
+        let join = Join {
+            ticket: self.tickets,
+            member_id: member.to_owned(),
+            instance_id: instance.map(str::to_owned),
+            client_id: "client".to_owned(),
+            client_host: "/127.0.0.1".to_owned(),
+            session_timeout: SESSION,
+            rebalance_timeout: REBALANCE,
+            protocol_type: "consumer".to_owned(),
+            protocols: protocols.iter().map(|name| ((*name).to_owned(), Bytes::from("topics"))).collect(),
+            requires_known_member: true,
+            can_skip_assignment: true,
+            unique: Uuid::from_u128(self.tickets.into()),
+        };
+        let replies = self.group.join(self.now, TIME, join, 5);
+        self.take(replies);
+        self.tickets
+    }
+
+    fn join(&mut self, member: &str) -> Ticket {
+        self.join_as(member, None, &["range"])
+    }
+
+    /// A dynamic member: it is told an id and comes again with it.
+    fn enter(&mut self) -> (String, Ticket) {
+        let first = self.join("");
+        let answer = &self.joined[&first];
+        assert_eq!(answer.error_code, ResponseError::MemberIdRequired.code());
+        let id = answer.member_id.to_string();
+        let ticket = self.join(&id);
+        (id, ticket)
+    }
+
+    fn sync(&mut self, member: &str, generation: i32, assignments: &[(&str, &str)]) -> Ticket {
+        self.tickets += 1;
+        let sync = Sync {
+            ticket: self.tickets,
+            member_id: member.to_owned(),
+            instance_id: None,
+            generation,
+            protocol_type: Some("consumer".to_owned()),
+            protocol: Some("range".to_owned()),
+            assignments: assignments.iter().map(|(id, text)| ((*id).to_owned(), Bytes::from((*text).to_owned()))).collect(),
+        };
+        let replies = self.group.sync(self.now, TIME, sync);
+        self.take(replies);
+        self.tickets
+    }
+
+    fn join_code(&self, ticket: Ticket) -> i16 {
+        self.joined.get(&ticket).unwrap_or_else(|| panic!("join {ticket} waits")).error_code
+    }
+
+    /// Two members in a stable generation; the first leads.
+    fn stable_pair() -> (Lab, String, String) {
+        let mut lab = Lab::new(DELAY);
+        let ((a, first), (b, second)) = (lab.enter(), lab.enter());
+        lab.pass(DELAY);
+        lab.pass(DELAY);
+        assert_eq!((lab.join_code(first), lab.join_code(second)), (0, 0));
+        let leads = lab.sync(&a, 1, &[(&a, "for a"), (&b, "for b")]);
+        let follows = lab.sync(&b, 1, &[]);
+        assert_eq!(lab.synced[&leads].assignment, "for a");
+        assert_eq!(lab.synced[&follows].assignment, "for b");
+        assert_eq!(lab.group.state, State::Stable);
+        (lab, a, b)
+    }
+}
+
+#[test]
+fn three_members_that_join_at_once_are_one_generation() {
+    let mut lab = Lab::new(DELAY);
+    let members: Vec<(String, Ticket)> = (0..3).map(|_| lab.enter()).collect();
+    assert!(members.iter().all(|(_, ticket)| !lab.joined.contains_key(ticket)), "the first waits for others");
+    lab.pass(DELAY);
+    lab.pass(DELAY);
+    let answers: Vec<&JoinGroupResponse> = members.iter().map(|(_, ticket)| &lab.joined[ticket]).collect();
+    assert!(answers.iter().all(|answer| answer.error_code == 0 && answer.generation_id == 1));
+    let leaders = answers.iter().filter(|answer| answer.leader == answer.member_id).count();
+    assert_eq!(leaders, 1);
+    let told: Vec<usize> = answers.iter().map(|answer| answer.members.len()).collect();
+    assert_eq!(told, [3, 0, 0], "the leader alone is told who is there");
+}
+
+#[test]
+fn a_member_that_joins_a_stable_group_starts_a_new_generation() {
+    let (mut lab, a, b) = Lab::stable_pair();
+    let (_, third) = lab.enter();
+    assert_eq!(lab.group.heartbeat(lab.now, &a, None, 1), Err(ResponseError::RebalanceInProgress));
+    let (again_a, again_b) = (lab.join(&a), lab.join(&b));
+    for ticket in [third, again_a, again_b] {
+        assert_eq!((lab.join_code(ticket), lab.joined[&ticket].generation_id), (0, 2));
+    }
+}
+
+#[test]
+fn a_member_that_says_nothing_new_is_answered_without_a_rebalance() {
+    let (mut lab, _, b) = Lab::stable_pair();
+    let again = lab.join(&b);
+    assert_eq!((lab.join_code(again), lab.joined[&again].generation_id), (0, 1));
+    assert_eq!(lab.group.state, State::Stable);
+}
+
+#[test]
+fn the_session_of_a_silent_member_ends_and_the_rest_goes_on() {
+    let (mut lab, a, b) = Lab::stable_pair();
+    lab.pass(SESSION - Duration::from_secs(1));
+    assert_eq!(lab.group.heartbeat(lab.now, &a, None, 1), Ok(()));
+    lab.pass(Duration::from_secs(2));
+    assert!(!lab.group.members.contains_key(&b));
+    let again = lab.join(&a);
+    assert_eq!((lab.join_code(again), lab.joined[&again].generation_id), (0, 2));
+    assert_eq!(lab.group.heartbeat(lab.now, &b, None, 1), Err(ResponseError::UnknownMemberId));
+}
+
+#[test]
+fn members_that_do_not_join_again_are_left_out_when_the_time_is_over() {
+    let (mut lab, a, b) = Lab::stable_pair();
+    let again = lab.join(&a);
+    assert!(!lab.joined.contains_key(&again), "the other has time to join");
+    // It keeps its session alive, but does not join.
+    for _ in 0..6 {
+        let _ = lab.group.heartbeat(lab.now, &b, None, 1);
+        lab.pass(REBALANCE / 6);
+    }
+    assert_eq!((lab.join_code(again), lab.joined[&again].generation_id), (0, 2));
+    assert!(!lab.group.members.contains_key(&b));
+}
+
+#[test]
+fn a_leader_that_fails_before_it_assigns_is_replaced() {
+    let mut lab = Lab::new(DELAY);
+    let ((a, _), (b, _)) = (lab.enter(), lab.enter());
+    lab.pass(DELAY);
+    lab.pass(DELAY);
+    let waits = lab.sync(&b, 1, &[]);
+    assert!(!lab.synced.contains_key(&waits));
+    lab.pass(SESSION + Duration::from_secs(1));
+    assert!(!lab.group.members.contains_key(&a));
+    assert_eq!(lab.synced[&waits].error_code, ResponseError::RebalanceInProgress.code());
+    let again = lab.join(&b);
+    assert_eq!(lab.joined[&again].leader, lab.joined[&again].member_id);
+}
+
+#[test]
+fn a_member_that_leaves_makes_room_at_once() {
+    let (mut lab, a, b) = Lab::stable_pair();
+    let mut replies = Vec::new();
+    assert_eq!(lab.group.leave(lab.now, TIME, &b, None, &mut replies), Ok(()));
+    lab.take(replies);
+    let again = lab.join(&a);
+    assert_eq!(lab.joined[&again].generation_id, 2);
+    let mut replies = Vec::new();
+    assert_eq!(lab.group.leave(lab.now, TIME, &b, None, &mut replies), Err(ResponseError::UnknownMemberId));
+    assert_eq!(lab.group.leave(lab.now, TIME, &a, None, &mut replies), Ok(()));
+    assert_eq!(lab.group.state, State::Empty);
+    assert!(lab.group.take_record().is_some_and(|record| record.members.is_empty()));
+}
+
+#[test]
+fn a_static_member_comes_back_under_its_name_without_a_rebalance() {
+    let mut lab = Lab::new(Duration::ZERO);
+    let first = lab.join_as("", Some("host-1"), &["range"]);
+    let id = lab.joined[&first].member_id.to_string();
+    lab.sync(&id, 1, &[(&id, "mine")]);
+    let again = lab.join_as("", Some("host-1"), &["range"]);
+    let answer = lab.joined[&again].clone();
+    assert_eq!((answer.error_code, answer.generation_id, answer.skip_assignment), (0, 1, true));
+    assert_ne!(answer.member_id.as_str(), id);
+    let synced = lab.sync(&answer.member_id, 1, &[]);
+    assert_eq!(lab.synced[&synced].assignment, "mine");
+    // Its former self is fenced.
+    assert_eq!(lab.group.heartbeat(lab.now, &id, Some("host-1"), 1), Err(ResponseError::FencedInstanceId));
+    let fenced = lab.join_as(&id, Some("host-1"), &["range"]);
+    assert_eq!(lab.join_code(fenced), ResponseError::FencedInstanceId.code());
+}
+
+#[test]
+fn members_must_have_a_protocol_in_common() {
+    let (mut lab, ..) = Lab::stable_pair();
+    let ticket = lab.join_as("", None, &["sticky"]);
+    assert_eq!(lab.join_code(ticket), ResponseError::InconsistentGroupProtocol.code());
+    let ticket = lab.join_as("", None, &[]);
+    assert_eq!(lab.join_code(ticket), ResponseError::InconsistentGroupProtocol.code());
+}
+
+#[test]
+fn the_protocol_most_members_want_wins() {
+    let mut lab = Lab::new(Duration::ZERO);
+    let a = lab.join_as("", Some("a"), &["sticky", "range"]);
+    let (b, c) = (lab.join_as("", Some("b"), &["range", "sticky"]), lab.join_as("", Some("c"), &["range", "sticky"]));
+    let id = lab.joined[&a].member_id.to_string();
+    let again = lab.join_as(&id, Some("a"), &["sticky", "range"]);
+    for ticket in [b, c, again] {
+        assert_eq!(lab.joined[&ticket].protocol_name.as_deref(), Some("range"));
+    }
+}
+
+#[test]
+fn a_full_group_takes_nobody_in() {
+    let mut lab = Lab::new(DELAY);
+    for _ in 0..5 {
+        lab.enter();
+    }
+    let ticket = lab.join("");
+    assert_eq!(lab.join_code(ticket), ResponseError::GroupMaxSizeReached.code());
+}
+
+#[test]
+fn commits_are_judged_by_member_and_generation() {
+    let (mut lab, a, _) = Lab::stable_pair();
+    let now = lab.now;
+    assert_eq!(lab.group.check_commit(now, &a, None, 1), Ok(()));
+    assert_eq!(lab.group.check_commit(now, &a, None, 0), Err(ResponseError::IllegalGeneration));
+    assert_eq!(lab.group.check_commit(now, "stranger", None, 1), Err(ResponseError::UnknownMemberId));
+    assert_eq!(lab.group.check_commit(now, "", None, -1), Err(ResponseError::UnknownMemberId));
+    let mut empty = Group::new(DELAY, TIME);
+    assert_eq!(empty.check_commit(now, "", None, -1), Ok(()));
+    let mut young = Lab::new(DELAY);
+    let (id, _) = young.enter();
+    young.pass(DELAY);
+    young.pass(DELAY);
+    let now = young.now;
+    assert_eq!(young.group.check_commit(now, &id, None, 1), Err(ResponseError::RebalanceInProgress));
+}
+
+#[test]
+fn a_restored_group_goes_on_without_a_rebalance() {
+    let (mut lab, a, b) = Lab::stable_pair();
+    let record = lab.group.take_record().expect("a new generation is stored");
+    let bytes = record.to_bytes();
+    let record = crate::record::GroupRecord::from_bytes(bytes).expect("reads what it wrote");
+    lab.group = Group::restore(record, DELAY, lab.now);
+    assert_eq!(lab.group.heartbeat(lab.now, &a, None, 1), Ok(()));
+    let synced = lab.sync(&b, 1, &[]);
+    assert_eq!(lab.synced[&synced].assignment, "for b");
+    assert!(lab.group.take_record().is_none(), "nothing has changed");
+}
+
+/// What a client can do next.
+#[derive(Clone, Debug)]
+enum Step {
+    Enter,
+    Join(usize),
+    Sync(usize),
+    Heartbeat(usize),
+    Leave(usize),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => Just(Step::Enter),
+        4 => (0..6usize).prop_map(Step::Join),
+        4 => (0..6usize).prop_map(Step::Sync),
+        2 => (0..6usize).prop_map(Step::Heartbeat),
+        1 => (0..6usize).prop_map(Step::Leave),
+        3 => (0..12_000u64).prop_map(Step::Pass),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_members_do_nobody_is_stuck(steps in prop::collection::vec(step(), 1..80)) {
+        let mut lab = Lab::new(DELAY);
+        let mut known: Vec<String> = Vec::new();
+        let mut generation = 0;
+        for step in steps {
+            let id = |i: usize, known: &[String]| known.get(i % known.len().max(1)).cloned();
+            match step {
+                Step::Enter => {
+                    let ticket = lab.join("");
+                    known.push(lab.joined[&ticket].member_id.to_string());
+                }
+                Step::Join(i) => { if let Some(id) = id(i, &known) { lab.join(&id); } }
+                Step::Sync(i) => if let Some(id) = id(i, &known) {
+                    let generation = lab.group.generation;
+                    lab.sync(&id, generation, &[(&id, "some")]);
+                },
+                Step::Heartbeat(i) => if let Some(id) = id(i, &known) {
+                    let generation = lab.group.generation;
+                    let _ = lab.group.heartbeat(lab.now, &id, None, generation);
+                },
+                Step::Leave(i) => if let Some(id) = id(i, &known) {
+                    let mut replies = Vec::new();
+                    let _ = lab.group.leave(lab.now, TIME, &id, None, &mut replies);
+                    lab.take(replies);
+                },
+                Step::Pass(ms) => lab.pass(Duration::from_millis(ms)),
+            }
+            prop_assert!(lab.group.generation >= generation);
+            generation = lab.group.generation;
+            if matches!(lab.group.state, State::Stable | State::CompletingRebalance) {
+                let leader = lab.group.leader.clone();
+                prop_assert!(leader.is_none_or(|id| lab.group.members.contains_key(&id)), "the leader is no member");
+                prop_assert!(lab.group.protocol.is_some());
+            }
+            prop_assert_eq!(lab.group.members.is_empty() && lab.group.pending.is_empty() && lab.group.preparing.is_none(),
+                lab.group.state == State::Empty && lab.group.pending.is_empty());
+        }
+        // Everybody falls silent: the group must come to rest, and every request be answered.
+        for _ in 0..20 {
+            lab.pass(REBALANCE);
+        }
+        prop_assert_eq!(lab.group.state, State::Empty);
+        prop_assert!(lab.group.is_empty());
+        prop_assert_eq!(lab.joined.len() + lab.synced.len(), usize::try_from(lab.tickets).expect("fits"));
+        prop_assert_eq!(lab.group.next_deadline(), None);
+    }
+}

@@ -1,0 +1,226 @@
+//! The demo's system and what the tests do with it.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+/// Name of the kind cluster, apart from those that people use.
+pub const CLUSTER: &str = "e2e";
+/// Where the demo puts the Kafka cluster.
+pub const NAMESPACE: &str = "diskless-demo";
+const OPERATOR_NAMESPACE: &str = "diskless-system";
+const BOOTSTRAP: &str = "demo-bootstrap:9092";
+const TOPIC: &str = "orders";
+const SETTLE: Duration = Duration::from_secs(300);
+
+/// Runs `cargo xtask …`.
+pub fn xtask(args: &[&str]) -> anyhow::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut command = Command::new(cargo);
+    command.args(["run", "--quiet", "--package", "xtask", "--"]).args(args).current_dir(root);
+    let status = command.status()?;
+    if !status.success() {
+        bail!("cargo xtask {} ended with {status}", args.join(" "));
+    }
+    Ok(())
+}
+
+/// The system, brought up by the first who asks.
+pub fn system() -> anyhow::Result<&'static System> {
+    static SYSTEM: OnceLock<Result<System, String>> = OnceLock::new();
+    let system = SYSTEM.get_or_init(|| System::start().map_err(|error| format!("{error:#}")));
+    system.as_ref().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+pub struct System {
+    kubectl: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+/// Where xtask keeps what it makes.
+fn cache() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("DISKLESS_CACHE") {
+        return Ok(PathBuf::from(dir));
+    }
+    let base = match std::env::var_os("XDG_CACHE_HOME") {
+        Some(dir) => PathBuf::from(dir),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache"),
+    };
+    Ok(base.join("diskless"))
+}
+
+impl System {
+    fn start() -> anyhow::Result<System> {
+        xtask(&["demo", "--keep", "--name", CLUSTER])?;
+        let kubectl = e2e::clients::tool("kubectl")?;
+        Ok(System { kubectl, kubeconfig: cache()?.join("clusters").join(CLUSTER).join("kubeconfig") })
+    }
+
+    fn command(&self, namespace: &str) -> Command {
+        let mut command = Command::new(&self.kubectl);
+        command.env("KUBECONFIG", &self.kubeconfig).args(["-n", namespace]);
+        command
+    }
+
+    /// `kubectl` in the namespace of the Kafka cluster.
+    pub fn kubectl(&self, args: &[&str]) -> anyhow::Result<()> {
+        succeed(self.command(NAMESPACE).args(args)).map(drop)
+    }
+
+    /// `kubectl` in the operator's namespace.
+    pub fn operator_kubectl(&self, args: &[&str]) -> anyhow::Result<()> {
+        succeed(self.command(OPERATOR_NAMESPACE).args(args)).map(drop)
+    }
+
+    /// `kubectl get … -o json`.
+    pub fn get(&self, args: &[&str]) -> anyhow::Result<Value> {
+        let text = succeed(self.command(NAMESPACE).arg("get").args(args).args(["-o", "json"]))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    fn pods(&self) -> anyhow::Result<Vec<Value>> {
+        let list = self.get(&["pods"])?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    fn wait(&self, what: &str, mut done: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+        let start = Instant::now();
+        loop {
+            // The API server may be out of reach for a moment while a node is gone.
+            if done().unwrap_or(false) {
+                return Ok(());
+            }
+            if start.elapsed() > SETTLE {
+                let pods = succeed(self.command(NAMESPACE).args(["get", "pods", "-o", "wide"])).unwrap_or_default();
+                let cluster = self.get(&["disklesscluster", "demo"]).unwrap_or_default();
+                bail!("{what}: not within {SETTLE:?}\n{pods}\n{:#}", cluster["status"]["conditions"]);
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    /// The cluster is Ready for its newest generation and every pod of it is ready.
+    fn is_settled(&self) -> anyhow::Result<bool> {
+        let cluster = self.get(&["disklesscluster", "demo"])?;
+        let conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let current = cluster["status"]["observedGeneration"] == cluster["metadata"]["generation"];
+        let ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
+        Ok(current && ready && self.pods()?.iter().all(is_ready))
+    }
+
+    pub fn await_settled(&self) -> anyhow::Result<()> {
+        self.wait("the cluster is Ready", || self.is_settled())
+    }
+
+    pub fn await_brokers(&self, count: usize) -> anyhow::Result<()> {
+        self.wait(&format!("{count} brokers"), || {
+            let pods = self.pods()?;
+            let is_broker = |pod: &&Value| {
+                let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+                ["demo-a-", "demo-b-", "demo-c-"].iter().any(|prefix| name.starts_with(prefix))
+            };
+            Ok(pods.iter().filter(is_broker).count() == count && self.is_settled()?)
+        })
+    }
+
+    /// Every broker and coordinator runs `image`.
+    pub fn await_image(&self, image: &str) -> anyhow::Result<()> {
+        self.wait(&format!("every pod runs {image}"), || {
+            let pods = self.pods()?;
+            let ours = pods.iter().filter(|pod| {
+                pod["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("demo-"))
+            });
+            let running = |pod: &Value| pod["spec"]["containers"][0]["image"].as_str().is_some_and(|i| i.ends_with(image));
+            let ours: Vec<&Value> = ours.collect();
+            Ok(ours.len() > 3 && ours.iter().all(|pod| running(pod) && is_ready(pod)))
+        })
+    }
+
+    /// A worker with a broker, but without what the test itself needs (the bucket, the client).
+    pub fn node_to_kill(&self) -> anyhow::Result<String> {
+        let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for pod in self.pods()? {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            by_node.entry(text(&pod["spec"]["nodeName"])).or_default().push(text(&pod["metadata"]["name"]));
+        }
+        let fits = |pods: &Vec<String>| {
+            let has = |prefix: &str| pods.iter().any(|pod| pod.starts_with(prefix));
+            !has("s3") && !has("client") && (has("demo-a-") || has("demo-b-") || has("demo-c-"))
+        };
+        let found = by_node.iter().find(|(_, pods)| fits(pods)).map(|(node, _)| node.clone());
+        found.with_context(|| format!("no node can be killed: {by_node:?}"))
+    }
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    pod["metadata"]["deletionTimestamp"].is_null()
+        && conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+}
+
+fn succeed(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output()?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// kcat in the client pod, fed with records at a steady pace.
+pub struct Producing {
+    sent: Vec<String>,
+    run: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Producing {
+    pub fn start(system: &System, name: &str, count: usize, pause: Duration) -> anyhow::Result<Producing> {
+        let unique = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
+        let sent: Vec<String> = (0..count).map(|i| format!("{name}-{unique}-{i:06}")).collect();
+        let mut command = system.command(NAMESPACE);
+        command.args(["exec", "-i", "client", "--", "kcat", "-P", "-b", BOOTSTRAP, "-t", TOPIC]);
+        command.args(["-X", "enable.idempotence=true", "-X", "message.timeout.ms=240000"]);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut stdin = child.stdin.take().context("no stdin")?;
+        let records = sent.clone();
+        let run = std::thread::spawn(move || {
+            for record in records {
+                stdin.write_all(format!("{record}\n").as_bytes())?;
+                std::thread::sleep(pause);
+            }
+            drop(stdin);
+            let output = child.wait_with_output()?;
+            if !output.status.success() {
+                bail!("records were given up: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            Ok(())
+        });
+        Ok(Producing { sent, run })
+    }
+
+    /// All were acknowledged, and all are there exactly once.
+    pub fn finish_and_check(self, system: &System) -> anyhow::Result<()> {
+        self.run.join().map_err(|_| anyhow::anyhow!("the producer panicked"))??;
+        let prefix = self.sent[0].trim_end_matches("-000000").to_owned();
+        let mut command = system.command(NAMESPACE);
+        command.args(["exec", "-i", "client", "--", "kcat", "-C", "-b", BOOTSTRAP, "-t", TOPIC, "-o", "beginning", "-e"]);
+        let text = succeed(&mut command)?;
+        let mut received: Vec<&str> = text.lines().filter(|line| line.starts_with(&prefix)).collect();
+        received.sort_unstable();
+        let count = received.len();
+        let mut distinct = received.clone();
+        distinct.dedup();
+        assert_eq!(distinct.len(), count, "records were stored twice");
+        let missing: Vec<&String> =
+            self.sent.iter().filter(|sent| distinct.binary_search(&sent.as_str()).is_err()).collect();
+        assert!(missing.is_empty(), "{} acknowledged records are lost, the first is {:?}", missing.len(), missing.first());
+        Ok(())
+    }
+}
