@@ -13,10 +13,13 @@
 //! - the object could not be written: KAFKA_STORAGE_ERROR. Nothing was stored, the client sends it again;
 //! - no answer to the commit in time: REQUEST_TIMED_OUT. It may have been stored; a retry of an idempotent producer
 //!   finds out, by its sequence numbers;
-//! - the coordinator refused the batch: its error.
+//! - the coordinator refused the batch: its error;
+//! - an earlier batch of the same idempotent producer was lost: OUT_OF_ORDER_SEQUENCE_NUMBER ([`gaps`]), and the client
+//!   sends both again, in order.
 //!
 //! An object whose commit has no known outcome is never deleted here: it may be referred to.
 
+mod gaps;
 mod order;
 mod pipeline;
 mod request;

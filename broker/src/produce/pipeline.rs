@@ -101,6 +101,7 @@ impl Producer {
                 commits,
                 metrics,
                 order,
+                gaps: Mutex::default(),
                 last_success,
             },
         }));

@@ -13,10 +13,12 @@ use coordinator::protocol::{BatchRequest, BatchResult, CommitFileRequest, Commit
 use env::{Env, Instant};
 use kafka_wire::ResponseError;
 use kafka_wire::batch::BatchHeader;
+use parking_lot::Mutex;
 use types::{NodeId, ShardId, Timestamp, TopicPartition};
 use uuid::Uuid;
 use wal::{Batch, Placed, Segment};
 
+use super::gaps::{Gaps, Key};
 use super::order::{Order, Turn};
 use super::request::{Outcome, Request};
 use crate::metrics::Metrics;
@@ -67,6 +69,7 @@ pub(super) struct Writer {
     pub(super) commits: Arc<dyn Commits>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) order: Order,
+    pub(super) gaps: Mutex<Gaps>,
     /// When an object was last written and committed, ms since the epoch; 0: never.
     pub(super) last_success: AtomicI64,
 }
@@ -145,9 +148,7 @@ impl Writer {
                 tracing::warn!(%error, size, "a wal object could not be written, its batches are refused");
                 drop(body);
                 let failures = groups.into_values().map(|group| async move {
-                    self.resolve(&group.batches, |_| {
-                        Outcome::failed(ResponseError::KafkaStorageError)
-                    });
+                    self.lose(&group.batches, ResponseError::KafkaStorageError);
                     group.turn.come().await;
                 });
                 futures::future::join_all(failures).await;
@@ -181,47 +182,75 @@ impl Writer {
 
     async fn commit(&self, shard: ShardId, file: File, group: Group, deadline: Instant) {
         let start = self.env.instant();
-        group.turn.come().await;
+        let Group { batches, turn } = group;
+        turn.come().await;
+        let batches = self.without_gaps(batches);
+        if batches.is_empty() {
+            return;
+        }
         let request = CommitFileRequest {
             shard,
             object: file.object,
             uploader: self.node,
             size: file.size,
             owners: file.owners,
-            batches: group.batches.iter().map(batch_request).collect(),
+            batches: batches.iter().map(batch_request).collect(),
         };
         let answer = self.commits.commit(&request, deadline).await;
         let took = self.env.instant().saturating_duration_since(start);
         self.metrics.commit_latency.observe(took.as_secs_f64());
         match answer {
-            Ok(answer) if answer.error_code == 0 && answer.batches.len() == group.batches.len() => {
+            Ok(answer) if answer.error_code == 0 && answer.batches.len() == batches.len() => {
                 self.last_success.store(self.env.now().0, Relaxed);
-                let mut results = answer.batches.iter();
-                self.resolve(&group.batches, |_| results.next().map_or(unknown(), outcome));
+                self.resolve(&batches, answer.batches.iter().map(outcome));
             }
             Ok(answer) => {
                 self.metrics.commit_failures.inc();
                 tracing::error!(%shard, code = answer.error_code, "the coordinator refuses a file");
                 // With an error code nothing was decided; otherwise the answer makes no sense.
-                let error = if answer.error_code == 0 {
-                    ResponseError::RequestTimedOut
-                } else {
-                    ResponseError::KafkaStorageError
-                };
-                self.resolve(&group.batches, |_| Outcome::failed(error));
+                let undecided = answer.error_code != 0;
+                let error = if undecided { ResponseError::KafkaStorageError } else { ResponseError::RequestTimedOut };
+                self.lose(&batches, error);
             }
             Err(error) => {
                 self.metrics.commit_failures.inc();
                 tracing::warn!(%shard, %error, object = %file.object, "no answer to the commit of a file");
-                self.resolve(&group.batches, |_| unknown());
+                self.lose(&batches, ResponseError::RequestTimedOut);
             }
         }
     }
 
-    fn resolve(&self, batches: &[Placed<Tag>], mut outcome: impl FnMut(usize) -> Outcome) {
+    /// Refuses what must not be committed before a batch that was lost comes again.
+    fn without_gaps(&self, batches: Vec<Placed<Tag>>) -> Vec<Placed<Tag>> {
+        let (pass, refused): (Vec<_>, Vec<_>) = {
+            let mut gaps = self.gaps.lock();
+            let may_pass = |batch: &Placed<Tag>| {
+                producer(batch).is_none_or(|key| gaps.may_pass(&key, batch.tag.header.base_sequence))
+            };
+            batches.into_iter().partition(may_pass)
+        };
+        let error = Outcome::failed(ResponseError::OutOfOrderSequenceNumber);
+        self.resolve(&refused, std::iter::repeat_n(error, refused.len()));
+        pass
+    }
+
+    /// Gives batches up that were not stored, or are not known to be.
+    fn lose(&self, batches: &[Placed<Tag>], error: ResponseError) {
+        let now = self.env.instant();
+        {
+            let mut gaps = self.gaps.lock();
+            for batch in batches {
+                if let Some(key) = producer(batch) {
+                    gaps.lost(key, batch.tag.header.base_sequence, now);
+                }
+            }
+        }
+        self.resolve(batches, std::iter::repeat_n(Outcome::failed(error), batches.len()));
+    }
+
+    fn resolve(&self, batches: &[Placed<Tag>], outcomes: impl Iterator<Item = Outcome>) {
         let mut failed = 0;
-        for (index, batch) in batches.iter().enumerate() {
-            let outcome = outcome(index);
+        for (batch, outcome) in batches.iter().zip(outcomes) {
             failed += u64::from(outcome.error_code != 0);
             batch.tag.request.resolve(batch.tag.index, outcome);
         }
@@ -277,8 +306,10 @@ fn outcome(result: &BatchResult) -> Outcome {
     }
 }
 
-fn unknown() -> Outcome {
-    Outcome::failed(ResponseError::RequestTimedOut)
+/// The idempotent producer of a batch, if it has one.
+fn producer(batch: &Placed<Tag>) -> Option<Key> {
+    let header = &batch.tag.header;
+    header.has_producer_id().then_some((batch.partition, header.producer_id, header.producer_epoch))
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@
 //!
 //! Promises, checked by [`conformance`] and by the seeded fault test for every engine:
 //! - an acknowledged slot is read back by every later reader, once, in order, unchanged;
-//! - after a later `open` has returned, no append of an earlier writer is acknowledged;
+//! - what was acknowledged to an earlier writer lies before the fencing slot of every later one, so a new leader
+//!   that has replayed the log up to its own fence knows all that was ever acknowledged;
 //! - epochs only grow, one owner per epoch;
 //! - damage is found (checksum, hash chain) and reported with the key of the object, never skipped.
 //!
@@ -102,7 +103,7 @@ pub enum LogError {
         /// Who holds it, if known.
         owner: Option<Owner>,
     },
-    /// The slots asked for are gone: start again from the snapshot.
+    /// The slots or the snapshot asked for are gone: start again from the newest snapshot.
     #[error("the log starts at offset {log_start}")]
     Trimmed {
         /// The first slot that can be read.
@@ -149,7 +150,7 @@ pub trait MetadataLog: Send + Sync {
     /// [`LogWriter::install_snapshot`] has named it.
     async fn put_snapshot(&self, offset: LogOffset, body: Vec<Bytes>) -> Result<SnapshotRef, LogError>;
 
-    /// The bytes of a snapshot, in pieces, verified.
+    /// The bytes of a snapshot, in pieces, verified. [`LogError::Trimmed`] when a later one has replaced it and it is gone.
     async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError>;
 
     /// Deletes what is below `log_start`, old manifests and snapshots that nothing names, if old enough.

@@ -120,11 +120,28 @@ impl Shared {
     pub(super) async fn put_snapshot(&self, offset: LogOffset, body: Vec<Bytes>) -> Result<SnapshotRef, LogError> {
         let missing = || LogError::Invalid(format!("no snapshot at offset {offset}: the slot before it is not there"));
         let before = LogOffset(offset.0.checked_sub(1).ok_or_else(missing)?);
-        let (_, chain) = self.fetch(before).await?.ok_or_else(missing)?;
+        let Some((_, chain)) = self.fetch(before).await? else {
+            // Perhaps a later leader has trimmed the log that far.
+            if let Some(newest) = self.refresh().await? {
+                not_trimmed(before, &newest)?;
+            }
+            return Err(missing());
+        };
         let (body, size, sha256) = self.env.blocking(move || digest(body)).await;
         let key = format!("{}{:020}-{}", self.directory("snapshot"), offset.0, self.env.uuid().simple());
         self.store.put(&key, body).await.map_err(failed)?;
         Ok(SnapshotRef { offset, key, size, sha256, chain })
+    }
+
+    /// Swept, because a later one has taken its place, or lost.
+    async fn missing_snapshot(&self, snapshot: &SnapshotRef) -> LogError {
+        match self.refresh().await {
+            Ok(Some(Manifest { log_start, snapshot: Some(newest), .. })) if newest.offset > snapshot.offset => {
+                LogError::Trimmed { log_start }
+            }
+            Ok(_) => corrupt(&snapshot.key, "this snapshot is missing"),
+            Err(error) => error,
+        }
     }
 
     pub(super) async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError> {
@@ -139,7 +156,7 @@ impl Shared {
             for piece in join_all(pieces).await {
                 match piece {
                     Ok(piece) => body.push(piece),
-                    Err(BlobError::NotFound(_)) => return Err(corrupt(key, "this snapshot is missing")),
+                    Err(BlobError::NotFound(_)) => return Err(self.missing_snapshot(snapshot).await),
                     Err(error) => return Err(failed(error)),
                 }
             }

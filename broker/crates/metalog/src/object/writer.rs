@@ -194,7 +194,10 @@ impl LogWriter for Writer {
         }
         match self.shared.store.head(&snapshot.key).await {
             Ok(Some(object)) if object.size == snapshot.size => {}
-            Ok(_) => return Err(corrupt(&snapshot.key, "this snapshot is missing or has another size")),
+            Ok(_) => {
+                let error = corrupt(&snapshot.key, "this snapshot is missing or has another size");
+                return Err(self.shared.or_fenced(self.manifest.epoch, error).await);
+            }
             Err(error) => return Err(failed(error)),
         }
         let started = self.begin()?;

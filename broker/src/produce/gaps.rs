@@ -1,0 +1,97 @@
+//! Batches of idempotent producers that were lost on the way, and what must not be taken before they come again.
+//!
+//! A producer has several requests in flight. When one fails, those behind it must fail, too, or the one that is sent
+//! again would find its place taken. The coordinator sees to that by the sequence numbers, but not for a producer it
+//! knows nothing of: there any sequence is a beginning.
+
+use std::time::Duration;
+
+use env::Instant;
+use types::{FastMap, TopicPartition};
+
+/// A producer that has not come back after this time has given the batch up.
+const FORGET: Duration = Duration::from_secs(600);
+/// Bound of what is remembered.
+const KEEP: usize = 10_000;
+
+/// A producer in one partition: id and epoch.
+pub(super) type Key = (TopicPartition, i64, i16);
+
+/// The first lost batch of each producer, by its base sequence.
+#[derive(Debug, Default)]
+pub(super) struct Gaps(FastMap<Key, (i32, Instant)>);
+
+impl Gaps {
+    /// Whether a batch may be committed: not if one before it is missing. The missing one itself closes the gap; if it
+    /// fails again it must be [`Gaps::lost`] again.
+    pub(super) fn may_pass(&mut self, key: &Key, sequence: i32) -> bool {
+        match self.0.get(key) {
+            None => true,
+            Some((missing, _)) if *missing == sequence => {
+                self.0.remove(key);
+                true
+            }
+            Some((missing, _)) => is_before(sequence, *missing),
+        }
+    }
+
+    /// A batch was not stored, or is not known to be.
+    pub(super) fn lost(&mut self, key: Key, sequence: i32, now: Instant) {
+        if self.0.len() >= KEEP {
+            self.0.retain(|_, (_, since)| now.saturating_duration_since(*since) < FORGET);
+            if self.0.len() >= KEEP {
+                self.0.clear();
+            }
+        }
+        let missing = self.0.entry(key).or_insert((sequence, now));
+        if is_before(sequence, missing.0) {
+            *missing = (sequence, now);
+        }
+    }
+}
+
+/// Sequences have 31 bits and wrap: before is what is less than half the way round behind.
+fn is_before(sequence: i32, other: i32) -> bool {
+    let distance = other.wrapping_sub(sequence) & i32::MAX;
+    distance != 0 && distance < 1 << 30
+}
+
+#[cfg(test)]
+mod tests {
+    use types::TopicId;
+
+    use super::*;
+
+    #[test]
+    fn what_follows_a_lost_batch_waits_for_it() {
+        let now = env::Env::production().instant();
+        let partition = TopicPartition { topic: TopicId::default(), partition: 0 };
+        let (key, other) = ((partition, 7, 0), (partition, 7, 1));
+        let mut gaps = Gaps::default();
+        gaps.lost(key, 10, now);
+        gaps.lost(key, 5, now);
+        gaps.lost(key, 12, now);
+        assert!(gaps.may_pass(&key, 4), "it was sent before");
+        assert!(!gaps.may_pass(&key, 6) && !gaps.may_pass(&key, 10));
+        assert!(gaps.may_pass(&other, 10), "a new epoch begins anew");
+        assert!(gaps.may_pass(&key, 5));
+        assert!(gaps.may_pass(&key, 6) && gaps.may_pass(&key, 12));
+    }
+
+    #[test]
+    fn sequences_wrap() {
+        assert!(is_before(i32::MAX, 0) && is_before(i32::MAX - 5, 3) && is_before(0, 1));
+        assert!(!is_before(0, i32::MAX) && !is_before(3, 3));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let now = env::Env::production().instant();
+        let partition = TopicPartition { topic: TopicId::default(), partition: 0 };
+        let mut gaps = Gaps::default();
+        for producer in 0..(2 * KEEP as i64) {
+            gaps.lost((partition, producer, 0), 0, now);
+        }
+        assert!(gaps.0.len() <= KEEP);
+    }
+}
