@@ -18,4 +18,5 @@ pub mod apiserver;
 pub mod clients;
 pub mod history;
 pub mod node;
+pub mod s3;
 pub mod s3_proxy;

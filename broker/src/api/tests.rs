@@ -495,7 +495,9 @@ async fn transactions_are_refused_in_words() {
     assert_ne!(client.call(&request, 4).await.error_code, 0);
     let mut ids = Vec::new();
     for _ in 0..3 {
-        let response = client.call(&InitProducerIdRequest::default().with_transactional_id(None), 4).await;
+        let response = client
+            .call(&InitProducerIdRequest::default().with_transactional_id(None), 4)
+            .await;
         assert_eq!((response.error_code, response.producer_epoch), (0, 0));
         ids.push(response.producer_id.0);
     }

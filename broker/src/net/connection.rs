@@ -116,7 +116,10 @@ where
         let Ok(slot) = queue.reserve().await else {
             return Ok(End::Closed);
         };
-        slot.send(Pending { answer: shared.handler.handle(peer, frame), _unanswered: unanswered.clone() });
+        slot.send(Pending {
+            answer: shared.handler.handle(peer, frame),
+            _unanswered: unanswered.clone(),
+        });
     }
 }
 

@@ -38,7 +38,8 @@ impl Gaps {
     /// A batch was not stored, or is not known to be.
     pub(super) fn lost(&mut self, key: Key, sequence: i32, now: Instant) {
         if self.0.len() >= KEEP {
-            self.0.retain(|_, (_, since)| now.saturating_duration_since(*since) < FORGET);
+            self.0
+                .retain(|_, (_, since)| now.saturating_duration_since(*since) < FORGET);
             if self.0.len() >= KEEP {
                 self.0.clear();
             }
@@ -65,7 +66,10 @@ mod tests {
     #[test]
     fn what_follows_a_lost_batch_waits_for_it() {
         let now = env::Env::production().instant();
-        let partition = TopicPartition { topic: TopicId::default(), partition: 0 };
+        let partition = TopicPartition {
+            topic: TopicId::default(),
+            partition: 0,
+        };
         let (key, other) = ((partition, 7, 0), (partition, 7, 1));
         let mut gaps = Gaps::default();
         gaps.lost(key, 10, now);
@@ -87,7 +91,10 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded() {
         let now = env::Env::production().instant();
-        let partition = TopicPartition { topic: TopicId::default(), partition: 0 };
+        let partition = TopicPartition {
+            topic: TopicId::default(),
+            partition: 0,
+        };
         let mut gaps = Gaps::default();
         for producer in 0..(2 * KEEP as i64) {
             gaps.lost((partition, producer, 0), 0, now);

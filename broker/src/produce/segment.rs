@@ -209,7 +209,11 @@ impl Writer {
                 tracing::error!(%shard, code = answer.error_code, "the coordinator refuses a file");
                 // With an error code nothing was decided; otherwise the answer makes no sense.
                 let undecided = answer.error_code != 0;
-                let error = if undecided { ResponseError::KafkaStorageError } else { ResponseError::RequestTimedOut };
+                let error = if undecided {
+                    ResponseError::KafkaStorageError
+                } else {
+                    ResponseError::RequestTimedOut
+                };
                 self.lose(&batches, error);
             }
             Err(error) => {
@@ -245,7 +249,10 @@ impl Writer {
                 }
             }
         }
-        self.resolve(batches, std::iter::repeat_n(Outcome::failed(error), batches.len()));
+        self.resolve(
+            batches,
+            std::iter::repeat_n(Outcome::failed(error), batches.len()),
+        );
     }
 
     fn resolve(&self, batches: &[Placed<Tag>], outcomes: impl Iterator<Item = Outcome>) {
@@ -309,7 +316,9 @@ fn outcome(result: &BatchResult) -> Outcome {
 /// The idempotent producer of a batch, if it has one.
 fn producer(batch: &Placed<Tag>) -> Option<Key> {
     let header = &batch.tag.header;
-    header.has_producer_id().then_some((batch.partition, header.producer_id, header.producer_epoch))
+    header
+        .has_producer_id()
+        .then_some((batch.partition, header.producer_id, header.producer_epoch))
 }
 
 #[cfg(test)]

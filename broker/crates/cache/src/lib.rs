@@ -89,11 +89,16 @@ impl ObjectCache {
             .shards(1)
             .estimated_items_capacity(items)
             .weight_capacity(capacity)
-            .build()
-            .unwrap_or_else(|_| unreachable!("items and weight are set"));
+            .build();
+        let (hasher, lifecycle) = (Hasher::default(), DefaultLifecycle::default());
+        let objects = match options {
+            Ok(options) => Cache::with_options(options, BySize, hasher, lifecycle),
+            // Only when items or weight are missing.
+            Err(_) => Cache::with(items, capacity, BySize, hasher, lifecycle),
+        };
         ObjectCache {
             store,
-            objects: Cache::with_options(options, BySize, Hasher::default(), DefaultLifecycle::default()),
+            objects,
             hot: Semaphore::new(HOT_READS),
             cold: Semaphore::new(COLD_READS),
             hits: AtomicU64::new(0),

@@ -340,10 +340,15 @@ async fn a_failed_upload_does_not_let_later_ones_pass_earlier_ones() {
     assert!(!first.is_finished());
     assert_eq!(f.commits(), [(1, 0)], "the third waits for the first");
     // A coordinator that knows nothing of the producer would take any sequence for a beginning.
-    assert_eq!(codes(&third.await.unwrap()), [ResponseError::OutOfOrderSequenceNumber.code()]);
+    assert_eq!(
+        codes(&third.await.unwrap()),
+        [ResponseError::OutOfOrderSequenceNumber.code()]
+    );
     assert_eq!(codes(&first.await.unwrap()), [0]);
     for sequence in [1, 2] {
-        let again = f.one(append(1, 1, sequenced(9, sequence, 1, 1000)), 10 * SECOND).await;
+        let again = f
+            .one(append(1, 1, sequenced(9, sequence, 1, 1000)), 10 * SECOND)
+            .await;
         assert_eq!(codes(&again.await.unwrap()), [0]);
     }
     assert_eq!(f.commits(), [(1, 0), (1, 1), (1, 2)]);
@@ -355,8 +360,15 @@ async fn without_idempotence_a_failure_does_not_touch_those_behind() {
     let first_fails = move |operation, _: &str| {
         let mut puts = puts.lock();
         *puts += i32::from(operation == Operation::Put);
-        let fault = if *puts == 1 { Fault::Fail(BlobError::Denied("no".to_owned())) } else { Fault::None };
-        Decision { delay: Duration::ZERO, fault }
+        let fault = if *puts == 1 {
+            Fault::Fail(BlobError::Denied("no".to_owned()))
+        } else {
+            Fault::None
+        };
+        Decision {
+            delay: Duration::ZERO,
+            fault,
+        }
     };
     let f = fixture(first_fails, at_once);
     let first = f.one(append(1, 1, plain(1, 1000, |_| {})), 10 * SECOND).await;

@@ -1,0 +1,107 @@
+//! The conformance suites of `blob` and `metalog` against a real S3 server.
+
+use std::sync::Arc;
+
+use blob::{BlobError, BlobStore, Operation, ProbeError, conformance, probe};
+use bytes::Bytes;
+use e2e::s3::S3Server;
+use env::Env;
+use metalog::{MetadataLog, ObjectLog, Options};
+
+async fn open(server: &S3Server, prefix: &str) -> anyhow::Result<blob::Opened> {
+    let credentials = tempfile::tempdir()?;
+    server.write_credentials(credentials.path())?;
+    // The files are read at once and again when they change; gone files matter only after a second.
+    let opened = blob::open(&server.url(prefix), Some(&credentials.keep()), Env::production()).await?;
+    Ok(opened)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s3_conforms_and_passes_the_probe() -> anyhow::Result<()> {
+    let server = S3Server::start()?;
+    let env = Env::production();
+    for prefix in ["", "deep/prefix"] {
+        let opened = open(&server, prefix).await?;
+        probe(&*opened.store, &env).await?;
+        conformance::run(&*opened.store, &env).await.map_err(anyhow::Error::msg)?;
+        assert_eq!(opened.store.list("", None, 10).await?, vec![], "nothing is left behind");
+        let puts = opened.metrics.snapshot().into_iter().find(|o| o.operation == Operation::Put);
+        assert!(puts.is_some_and(|puts| puts.requests > 1000 && puts.errors == 0));
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_metadata_log_on_s3_conforms() -> anyhow::Result<()> {
+    let server = S3Server::start()?;
+    let env = Env::production();
+    let store = open(&server, "logs").await?.store;
+    let logs = |name: &str| -> Arc<dyn MetadataLog> {
+        Arc::new(ObjectLog::new(store.clone(), name, Options::default(), env.clone()))
+    };
+    metalog::conformance::run(&logs, &env).await.map_err(anyhow::Error::msg)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_say_what_is_wrong() -> anyhow::Result<()> {
+    let server = S3Server::start()?;
+    let env = Env::production();
+    let credentials = tempfile::tempdir()?;
+    server.write_credentials(credentials.path())?;
+    let result = async |url: &str| -> anyhow::Result<ProbeError> {
+        let opened = blob::open(url, Some(credentials.path()), env.clone()).await?;
+        Ok(probe(&*opened.store, &env).await.unwrap_err())
+    };
+
+    let url = server.url("p").replace(server.bucket(), "no-such-bucket");
+    let error = result(&url).await?;
+    assert!(matches!(&error, ProbeError::Failed { source: BlobError::Invalid(_), .. }), "{error}");
+    assert!(error.to_string().contains("object_store.url: bucket no-such-bucket does not exist"), "{error}");
+
+    let nobody = format!("http://127.0.0.1:{}", e2e::node::free_port());
+    let error = result(&server.url_through(&nobody, "p")).await?;
+    assert!(matches!(&error, ProbeError::Failed { source: BlobError::Unavailable(_), .. }), "{error}");
+    assert!(error.to_string().contains(&nobody), "{error}");
+
+    std::fs::write(credentials.path().join("secret_access_key"), "wrong")?;
+    let error = result(&server.url("p")).await?;
+    assert!(matches!(&error, ProbeError::Failed { source: BlobError::Denied(_), .. }), "{error}");
+    assert!(error.to_string().contains(server.bucket()), "{error}");
+
+    std::fs::remove_file(credentials.path().join("secret_access_key"))?;
+    let error = blob::open(&server.url("p"), Some(credentials.path()), env.clone()).await.unwrap_err().to_string();
+    assert!(error.contains("object_store.credentials_dir") && error.contains("secret_access_key"), "{error}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_request_is_repeated_with_its_whole_body() -> anyhow::Result<()> {
+    let server = S3Server::start()?;
+    // Cuts the first connections while or after the body is sent, then passes everything on.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let (address, target) = (listener.local_addr()?, server.endpoint().replace("http://", ""));
+    let proxy = tokio::spawn(async move {
+        for number in 0u32.. {
+            let (mut near, _) = listener.accept().await?;
+            if number < 2 {
+                let mut taken = vec![0; 100_000];
+                let _ = tokio::io::AsyncReadExt::read(&mut near, &mut taken).await?;
+                continue;
+            }
+            let mut far = tokio::net::TcpStream::connect(&target).await?;
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    let credentials = tempfile::tempdir()?;
+    server.write_credentials(credentials.path())?;
+    let url = server.url_through(&format!("http://{address}"), "p");
+    let opened = blob::open(&url, Some(credentials.path()), Env::production()).await?;
+    let slices: Vec<Bytes> = (0..40u8).map(|i| Bytes::from(vec![i; 50_000])).collect();
+    opened.store.put("big", slices.clone()).await?;
+    assert_eq!(opened.store.get("big").await?, slices.concat());
+    let put = opened.metrics.snapshot().into_iter().find(|o| o.operation == Operation::Put);
+    assert_eq!(put.map(|put| (put.requests, put.errors)), Some((3, 2)));
+    proxy.abort();
+    Ok(())
+}
