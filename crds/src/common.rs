@@ -44,7 +44,11 @@ pub struct ResourceList {
     #[schemars(schema_with = "quantity")]
     pub memory: Option<Quantity>,
     /// Local disk for caches and rebuildable state, such as `10Gi`.
-    #[serde(rename = "ephemeral-storage", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "ephemeral-storage",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(schema_with = "quantity")]
     pub ephemeral_storage: Option<Quantity>,
 }
@@ -63,7 +67,11 @@ impl From<&Resources> for ResourceRequirements {
                 .collect()
             })
         };
-        Self { claims: None, requests: amounts(&resources.requests), limits: amounts(&resources.limits) }
+        Self {
+            claims: None,
+            requests: amounts(&resources.requests),
+            limits: amounts(&resources.limits),
+        }
     }
 }
 

@@ -11,7 +11,10 @@ use crate::{DisklessCluster, DisklessTopic};
 /// # Errors
 /// When a definition does not survive the way through JSON, which a test rules out.
 pub fn all() -> Result<Vec<CustomResourceDefinition>, Error> {
-    [DisklessCluster::crd(), DisklessTopic::crd()].into_iter().map(finish).collect()
+    [DisklessCluster::crd(), DisklessTopic::crd()]
+        .into_iter()
+        .map(finish)
+        .collect()
 }
 
 /// The definitions of all kinds as one YAML stream, for `kubectl apply -f -`.
@@ -52,10 +55,20 @@ pub enum Error {
 /// on, and nothing that the API server would drop, so that what is applied equals what is stored.
 fn finish(definition: CustomResourceDefinition) -> Result<CustomResourceDefinition, Error> {
     let mut definition = serde_json::to_value(definition)?;
-    for version in definition.pointer_mut("/spec/versions").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") else { continue };
+    for version in definition
+        .pointer_mut("/spec/versions")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") else {
+            continue;
+        };
         tidy(schema);
-        if let Some(status) = schema.pointer_mut("/properties/status").and_then(Value::as_object_mut) {
+        if let Some(status) = schema
+            .pointer_mut("/properties/status")
+            .and_then(Value::as_object_mut)
+        {
             // Without it a new object has no Ready condition, which tools take for "as it should be".
             status.insert("default".into(), initial_status());
         }
@@ -97,7 +110,10 @@ fn whole_numbers(value: &mut Value) {
         Value::Object(object) => object.values_mut().for_each(whole_numbers),
         Value::Array(values) => values.iter_mut().for_each(whole_numbers),
         Value::Number(number) => {
-            if let Some(float) = number.as_f64().filter(|f| number.is_f64() && f.fract() == 0.0 && f.abs() < 1e15) {
+            if let Some(float) = number
+                .as_f64()
+                .filter(|f| number.is_f64() && f.fract() == 0.0 && f.abs() < 1e15)
+            {
                 *value = json!(float as i64);
             }
         }

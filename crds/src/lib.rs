@@ -16,8 +16,8 @@ mod definition;
 mod topic;
 
 pub use cluster::{
-    Brokers, Coordinators, Credentials, DisklessCluster, DisklessClusterSpec, DisklessClusterStatus, ObjectStore,
-    Placement, PlacementType, S3, Zone, ZoneStatus,
+    Brokers, Coordinators, Credentials, DisklessCluster, DisklessClusterSpec, DisklessClusterStatus,
+    ObjectStore, Placement, PlacementType, S3, Zone, ZoneStatus,
 };
 pub use common::{Condition, LocalReference, ResourceList, Resources};
 pub use definition::{Error, all, definition_yaml, to_yaml};

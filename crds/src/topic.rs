@@ -80,7 +80,7 @@ pub struct DisklessTopicSpec {
 /// Settings of a topic, under Kafka's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct TopicConfig {
-    /// How old records are dropped: `delete`, after the retention below.
+    /// How old records are dropped: `delete`, after the retention of the topic.
     #[serde(rename = "cleanup.policy", skip_serializing_if = "Option::is_none")]
     pub cleanup_policy: Option<CleanupPolicy>,
 
@@ -117,8 +117,16 @@ impl TopicConfig {
     /// The settings as Kafka's admin protocol takes them, by name.
     pub fn entries(&self) -> BTreeMap<&'static str, String> {
         let entries = [
-            ("cleanup.policy", self.cleanup_policy.map(|CleanupPolicy::Delete| "delete".to_owned())),
-            ("compression.type", self.compression_type.map(|CompressionType::Producer| "producer".to_owned())),
+            (
+                "cleanup.policy",
+                self.cleanup_policy
+                    .map(|CleanupPolicy::Delete| "delete".to_owned()),
+            ),
+            (
+                "compression.type",
+                self.compression_type
+                    .map(|CompressionType::Producer| "producer".to_owned()),
+            ),
             ("max.message.bytes", self.max_message_bytes.map(|v| v.to_string())),
             (
                 "message.timestamp.type",
@@ -133,11 +141,14 @@ impl TopicConfig {
             ("retention.bytes", self.retention_bytes.map(|v| v.to_string())),
             ("retention.ms", self.retention_ms.map(|v| v.to_string())),
         ];
-        entries.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        entries
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
     }
 }
 
-/// `cleanup.policy`.
+/// How old records are dropped: `delete`, after the retention of the topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum CleanupPolicy {
     /// Records are dropped when they are older or more than retention says.
@@ -145,7 +156,7 @@ pub enum CleanupPolicy {
     Delete,
 }
 
-/// `compression.type`.
+/// Which compression brokers keep batches in: `producer`, as the producer sent them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum CompressionType {
     /// Batches are kept as the producer sent them.
@@ -153,7 +164,7 @@ pub enum CompressionType {
     Producer,
 }
 
-/// `message.timestamp.type`.
+/// Whose clock a record's timestamp is of: `CreateTime`, the producer's, or `LogAppendTime`, the cluster's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum TimestampType {
     /// The producer's clock.

@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::conditions;
 use kube::runtime::wait::Condition;
@@ -21,6 +22,21 @@ use crate::node::free_port;
 
 /// How long the server may take to answer; machines under test load are slow.
 const READY: Duration = Duration::from_secs(90);
+
+/// A request as RBAC sees it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Request {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, …
+    pub verb: String,
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Resource, such as `pods` or `pods/eviction`.
+    pub resource: String,
+    /// Namespace; empty for all, and for what has none.
+    pub namespace: String,
+    /// HTTP status of the answer.
+    pub status: u64,
+}
 
 /// A running API server. It ends, and its data goes, when this is dropped.
 pub struct ApiServer {
@@ -51,6 +67,12 @@ impl ApiServer {
         // The server makes this namespace itself, after it can store things.
         let namespaces: Api<Namespace> = Api::all(client.clone());
         while namespaces.get("default").await.is_err() {
+            processes.alive(dir.path(), deadline)?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        // Nor may anybody but the administrator do anything before the built-in roles are there.
+        let ready = || hyper::Request::get("/readyz").body(Vec::new());
+        while client.request_text(ready()?).await.is_err() {
             processes.alive(dir.path(), deadline)?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -95,6 +117,45 @@ impl ApiServer {
     /// File for `KUBECONFIG`.
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("kubeconfig")
+    }
+
+    /// File for `KUBECONFIG` of a service account, with a token as a pod of it has.
+    pub async fn kubeconfig_of(&self, namespace: &str, account: &str) -> anyhow::Result<PathBuf> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
+        let request = TokenRequest::default();
+        let token = accounts.create_token_request(account, &PostParams::default(), &request).await?;
+        let token = token.status.context("a token request without status")?.token;
+        let mut kubeconfig: serde_json::Value = serde_json::from_slice(&std::fs::read(self.kubeconfig())?)?;
+        *kubeconfig.pointer_mut("/users/0/user/token").context("no token in the kubeconfig")? = token.into();
+        let path = self.dir.path().join(format!("kubeconfig.{namespace}.{account}"));
+        std::fs::write(&path, kubeconfig.to_string())?;
+        Ok(path)
+    }
+
+    /// What a service account has asked for up to now.
+    pub fn requests_of(&self, namespace: &str, account: &str) -> anyhow::Result<Vec<Request>> {
+        let user = format!("system:serviceaccount:{namespace}:{account}");
+        let log = std::fs::read_to_string(self.dir.path().join("audit.log"))?;
+        // The last line may be half written.
+        let complete = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        let mut requests = Vec::new();
+        for line in complete.lines() {
+            let event: serde_json::Value = serde_json::from_str(line)?;
+            let Some(object) = event.get("objectRef").filter(|_| event["user"]["username"] == *user) else { continue };
+            let text = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+            let resource = match text("subresource") {
+                none if none.is_empty() => text("resource"),
+                subresource => format!("{}/{subresource}", text("resource")),
+            };
+            requests.push(Request {
+                verb: event["verb"].as_str().unwrap_or_default().to_owned(),
+                group: text("apiGroup"),
+                resource,
+                namespace: text("namespace"),
+                status: event["responseStatus"]["code"].as_u64().unwrap_or_default(),
+            });
+        }
+        Ok(requests)
     }
 
     /// `kubectl`, of the server's version, speaking to this server.
@@ -191,6 +252,14 @@ fn start_apiserver(hyperkube: &Path, dir: &Path, etcd: &str, processes: &mut Pro
     let tokens = dir.join("tokens.csv");
     std::fs::write(&tokens, "admin,admin,1,system:masters\n")?;
 
+    // The administrator does what controllers and users do; what others do is what tests ask for.
+    let policy = dir.join("audit.json");
+    let rules = serde_json::json!([{"level": "None", "users": ["admin"]}, {"level": "Metadata"}]);
+    let text = serde_json::json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules,
+    });
+    std::fs::write(&policy, text.to_string())?;
+
     let port = free_port();
     let args = [
         "kube-apiserver".to_owned(),
@@ -208,6 +277,10 @@ fn start_apiserver(hyperkube: &Path, dir: &Path, etcd: &str, processes: &mut Pro
         // A loopback address is not one that pods could use, and nobody would create the service accounts.
         "--endpoint-reconciler-type=none".to_owned(),
         "--disable-admission-plugins=ServiceAccount".to_owned(),
+        // On in OpenShift: owning an object needs a permission of its own.
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned(),
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", dir.join("audit.log").display()),
         "--profiling=false".to_owned(),
     ];
     start(hyperkube, &dir.join("apiserver.log"), &args, processes)?;

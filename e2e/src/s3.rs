@@ -1,23 +1,23 @@
-//! A real S3 server on loopback: versitygw over a temporary folder.
+//! A real S3 server (versitygw) on loopback.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use tempfile::TempDir;
 
+use crate::clients::tool;
 use crate::node::free_port;
 
-const ACCESS_KEY: &str = "e2e-access-key";
-const SECRET_KEY: &str = "e2e-secret-key";
-const BUCKET: &str = "e2e-bucket";
+const BUCKET: &str = "diskless";
+const ACCESS_KEY: &str = "test-access";
+const SECRET_KEY: &str = "test-secret-key";
 const READY: Duration = Duration::from_secs(30);
 
-/// The server with one bucket. Ended, and its folder removed, when dropped.
+/// A running server with one bucket; it ends, with all its data, when dropped.
 pub struct S3Server {
     port: u16,
     child: Child,
@@ -25,45 +25,45 @@ pub struct S3Server {
 }
 
 impl S3Server {
-    /// Starts the server and waits until it answers.
+    /// Starts a server over a new folder.
     pub fn start() -> anyhow::Result<S3Server> {
-        let program = versitygw()?;
+        let program = tool("versitygw")?;
         // Somebody else may take the port between our look and the server's start.
-        let mut last = anyhow::anyhow!("never tried");
-        for _ in 0..3 {
-            match S3Server::try_start(&program) {
-                Ok(server) => return Ok(server),
-                Err(error) => last = error,
-            }
+        let mut result = S3Server::try_start(&program);
+        for _ in 0..2 {
+            result = result.or_else(|_| S3Server::try_start(&program));
         }
-        Err(last)
+        result
     }
 
     fn try_start(program: &Path) -> anyhow::Result<S3Server> {
         let dir = tempfile::tempdir()?;
-        // A bucket of the posix backend is a folder; one that appears later is served all the same.
-        let buckets = dir.path().join("buckets");
-        std::fs::create_dir_all(buckets.join(BUCKET))?;
-        let log = std::fs::File::create(dir.path().join("log"))?;
+        // To this server a bucket is a folder.
+        std::fs::create_dir_all(dir.path().join("data").join(BUCKET))?;
+        let credentials = dir.path().join("credentials");
+        std::fs::create_dir(&credentials)?;
+        std::fs::write(credentials.join("access_key_id"), ACCESS_KEY)?;
+        std::fs::write(credentials.join("secret_access_key"), SECRET_KEY)?;
+        let log = std::fs::File::create(dir.path().join("s3.log"))?;
         let port = free_port();
         let mut command = Command::new(program);
         command.args(["--port", &format!("127.0.0.1:{port}"), "--access", ACCESS_KEY, "--secret", SECRET_KEY]);
         command.args(["--region", "us-east-1", "--quiet", "--health", "/health"]);
-        command.arg("--access-log").arg(dir.path().join("access-log"));
-        command.arg("posix").arg(&buckets);
+        command.arg("--access-log").arg(dir.path().join("access.log"));
+        command.arg("posix").arg(dir.path().join("data"));
         let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
         let mut server = S3Server { port, child, dir };
         let start = Instant::now();
         while start.elapsed() < READY {
             if let Some(status) = server.child.try_wait()? {
-                bail!("versitygw ended with {status}: {}", server.log());
+                bail!("the S3 server ended with {status}: {}", server.log());
             }
             if server.is_healthy() {
                 return Ok(server);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        bail!("versitygw is not ready after {READY:?}: {}", server.log())
+        bail!("the S3 server is not ready after {READY:?}: {}", server.log())
     }
 
     fn is_healthy(&self) -> bool {
@@ -76,10 +76,10 @@ impl S3Server {
     }
 
     fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+        std::fs::read_to_string(self.dir.path().join("s3.log")).unwrap_or_default()
     }
 
-    /// The name of its bucket.
+    /// The bucket there is.
     pub fn bucket(&self) -> &str {
         BUCKET
     }
@@ -89,38 +89,31 @@ impl S3Server {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Object store URL of a prefix of the bucket, for the configuration of a node.
+    /// Object store URL of a prefix in the bucket.
     pub fn url(&self, prefix: &str) -> String {
         self.url_through(&self.endpoint(), prefix)
     }
 
     /// The same through something that stands before the server.
     pub fn url_through(&self, endpoint: &str, prefix: &str) -> String {
-        format!("s3://{BUCKET}/{prefix}?region=us-east-1&endpoint={endpoint}&path_style=true")
+        format!("s3://{BUCKET}/{prefix}?region=us-east-1&path_style=true&endpoint={endpoint}")
     }
 
-    /// Credentials for the AWS default chain of a process.
+    /// Credentials, as environment variables of a process.
     pub fn environment(&self) -> Vec<(String, String)> {
         [("AWS_ACCESS_KEY_ID", ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .to_vec()
     }
 
-    /// Writes the credentials as a node's `object_store.credentials_dir` holds them.
-    pub fn write_credentials(&self, dir: &Path) -> anyhow::Result<()> {
-        std::fs::write(dir.join("access_key_id"), ACCESS_KEY)?;
-        std::fs::write(dir.join("secret_access_key"), SECRET_KEY)?;
-        Ok(())
-    }
-
-    /// The folder that holds the bucket's objects as files.
-    pub fn folder(&self) -> PathBuf {
-        self.dir.path().join("buckets").join(BUCKET)
+    /// Credentials, as the files of a node's `object_store.credentials_dir`.
+    pub fn credentials_dir(&self) -> PathBuf {
+        self.dir.path().join("credentials")
     }
 
     /// How many requests of a kind it has served, by the names of its access log (`s3_PutObject`).
     pub fn requests(&self, kind: &str) -> usize {
-        let log = std::fs::read_to_string(self.dir.path().join("access-log")).unwrap_or_default();
+        let log = std::fs::read_to_string(self.dir.path().join("access.log")).unwrap_or_default();
         log.lines().filter(|line| line.contains(&format!(" {kind} "))).count()
     }
 }
@@ -130,25 +123,4 @@ impl Drop for S3Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The program, from the cache of `cargo xtask tools`, which builds it when it is not there.
-fn versitygw() -> anyhow::Result<PathBuf> {
-    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let find = || -> anyhow::Result<PathBuf> {
-        if let Some(path) = std::env::var_os("DISKLESS_VERSITYGW") {
-            return Ok(path.into());
-        }
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let output = Command::new(cargo)
-            .args(["run", "--quiet", "--package", "xtask", "--", "tools", "versitygw"])
-            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-            .output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let path = text.lines().find_map(|line| line.strip_prefix("versitygw="));
-        path.map(PathBuf::from).with_context(|| {
-            format!("cargo xtask tools versitygw gives no path:\n{}", String::from_utf8_lossy(&output.stderr))
-        })
-    };
-    FOUND.get_or_init(|| find().map_err(|error| format!("{error:#}"))).clone().map_err(anyhow::Error::msg)
 }

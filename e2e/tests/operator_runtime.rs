@@ -117,6 +117,7 @@ fn rules() -> serde_json::Value {
             "resources": ["disklessclusters/status", "disklesstopics/status"],
             "verbs": ["patch"],
         },
+        {"apiGroups": ["diskless.dev"], "resources": ["disklessclusters/finalizers"], "verbs": ["update"]},
         {
             "apiGroups": [""],
             "resources": ["serviceaccounts", "services", "configmaps"],

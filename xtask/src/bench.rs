@@ -152,7 +152,8 @@ fn start_kafka(dir: &Path) -> anyhow::Result<(Process, u16)> {
     let (port, controller) = (free_port()?, free_port()?);
     let _ = fs::remove_dir_all(dir);
     fs::create_dir_all(dir)?;
-    let directory_id = "AAAAAAAAAAAAAAAAAAAAAQ";
+    // Any id but those that Kafka reserves.
+    let directory_id = "dGVzdC1kaXJlY3RvcnktMQ";
     let properties = dir.join("node.properties");
     fs::write(
         &properties,
@@ -250,7 +251,7 @@ fn print_table(rows: &[Row]) {
 fn cell(row: &Row, key: &str) -> String {
     if key == "cpu_s_per_gib" {
         let rate = row.values.get("mb_per_broker_cpu_s").and_then(Value::as_f64);
-        return rate.map_or("-".to_owned(), |rate| format!("{:.2}", 1073.741_824 / rate));
+        return rate.map_or("-".to_owned(), |rate| format!("{:.2}", 1_073.741_824 / rate));
     }
     row.values.get(key).map_or("-".to_owned(), Value::to_string)
 }

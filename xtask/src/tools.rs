@@ -57,6 +57,12 @@ pub enum Tool {
     Kload,
     /// Folder of Apache Kafka's jars.
     KafkaJars,
+    /// The franz-go client of the end-to-end tests.
+    ClientGo,
+    /// Virtual environment of the Python clients of the end-to-end tests.
+    ClientPython,
+    /// Folder of the jars of the Java client of the end-to-end tests.
+    ClientJava,
 }
 
 impl Tool {
@@ -71,6 +77,9 @@ impl Tool {
             Self::Versitygw => "versitygw",
             Self::Kload => "kload",
             Self::KafkaJars => "kafka-jars",
+            Self::ClientGo => "client-go",
+            Self::ClientPython => "client-python",
+            Self::ClientJava => "client-java",
         }
     }
 
@@ -86,6 +95,9 @@ impl Tool {
             Self::Versitygw => Source::Module("github.com/versity/versitygw/cmd/versitygw@v1.8.0"),
             Self::Kload => Source::Ours("e2e/bench/kload", "."),
             Self::KafkaJars => Source::Jars("e2e/bench/kafka"),
+            Self::ClientGo => Source::Ours("e2e/clients/go", "."),
+            Self::ClientPython => Source::Python("e2e/clients/python/requirements.txt"),
+            Self::ClientJava => Source::Jars("e2e/clients/java"),
         }
     }
 }
@@ -100,6 +112,8 @@ enum Source {
     Ours(&'static str, &'static str),
     /// Folder with a `pom.xml` whose runtime dependencies are wanted.
     Jars(&'static str),
+    /// File of requirements for `pip`.
+    Python(&'static str),
 }
 
 /// The program (or folder), built first when the cache lacks it.
@@ -110,9 +124,14 @@ pub fn path(tool: Tool) -> anyhow::Result<PathBuf> {
         Source::Module(module) => inputs.text(module),
         Source::Ours(folder, package) => inputs.text(package).folder(&run::root().join(folder))?,
         Source::Jars(folder) => inputs.folder(&run::root().join(folder))?,
+        // An environment belongs to the interpreter that made it.
+        Source::Python(file) => inputs
+            .text(&run::output(Command::new("python3").arg("--version"))?)
+            .text(&fs::read_to_string(run::root().join(file))?),
     };
     let entry = cached(name, &inputs.key(), |entry| {
         let target = entry.join(name);
+        let log = cache()?.join(name).join("build.log");
         let mut command = match tool.source() {
             Source::Module(module) => {
                 run::step(format!("building {module} (once)"));
@@ -125,13 +144,13 @@ pub fn path(tool: Tool) -> anyhow::Result<PathBuf> {
                 go
             }
             Source::Ours(folder, package) => {
-                run::step(format!(
-                    "building {name} (once; with all of Kubernetes that is 12 CPU minutes)"
-                ));
                 let folder = run::root().join(folder);
                 let mut link = GO_LINK.to_owned();
                 if folder.ends_with(HYPERKUBE) {
+                    run::step(format!("building {name} (once; all of Kubernetes takes 12 CPU minutes)"));
                     link.push_str(&kubernetes_flags(&folder)?);
+                } else {
+                    run::step(format!("building {name} (once)"));
                 }
                 let mut go = go()?;
                 go.current_dir(folder).arg("build").args(GO_FLAGS);
@@ -153,8 +172,18 @@ pub fn path(tool: Tool) -> anyhow::Result<PathBuf> {
                 mvn.arg(format!("-DoutputDirectory={}", target.display()));
                 mvn
             }
+            Source::Python(file) => {
+                run::step(format!("making {name} (once)"));
+                let mut venv = Command::new("python3");
+                run::logged(venv.args(["-m", "venv"]).arg(&target), &log)
+                    .context("python3 cannot make a virtual environment (Debian's package: python3-venv)")?;
+                let mut pip = Command::new(target.join("bin/python"));
+                pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]);
+                pip.arg(run::root().join(file));
+                pip
+            }
         };
-        run::logged(&mut command, &cache()?.join(name).join("build.log"))
+        run::logged(&mut command, &log)
     })?;
     Ok(entry.join(name))
 }
@@ -298,12 +327,14 @@ const SHOWN_BY: &[(&str, &str)] = &[
     ("busybox-static", "/bin/busybox"),
     ("ca-certificates", "/etc/ssl/certs/ca-certificates.crt"),
     ("containerd", "containerd"),
+    ("default-jdk-headless", "javac"),
     ("docker.io", "dockerd"),
     ("gcc", "gcc"),
     ("iproute2", "ip"),
     ("iptables", "iptables"),
     ("jq", "jq"),
     ("kcat", "kcat"),
+    ("maven", "mvn"),
     ("mmdebstrap", "mmdebstrap"),
     ("runc", "runc"),
 ];

@@ -1,3 +1,4 @@
+{{- /* Names are quoted where they are used: a release may be called "1e3" and a namespace "123". */ -}}
 {{- define "diskless.name" -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
@@ -10,26 +11,27 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- define "diskless.labels" -}}
 {{ include "diskless.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- end -}}
 
-{{- /* What the operator calls, and nothing more; e2e/tests/operator_runtime.rs runs it with these rights alone. */ -}}
+{{- /* What the operator calls, and nothing more: e2e/tests/chart.rs compares it with what the API server was asked. */ -}}
 {{- define "diskless.rules" -}}
 - apiGroups: [diskless.dev]
   resources: [disklessclusters]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
+# Patching is for the finalizer.
 - apiGroups: [diskless.dev]
   resources: [disklesstopics]
-  verbs: [get, list, watch, patch]
+  verbs: [list, watch, patch]
 - apiGroups: [diskless.dev]
   resources: [disklessclusters/status, disklesstopics/status]
   verbs: [patch]
-# Where OwnerReferencesPermissionEnforcement is on (OpenShift), owning an object needs this.
+# Where the admission plugin OwnerReferencesPermissionEnforcement is on, as in OpenShift, owning an object needs this.
 - apiGroups: [diskless.dev]
-  resources: [disklessclusters/finalizers, disklesstopics/finalizers]
+  resources: [disklessclusters/finalizers]
   verbs: [update]
 - apiGroups: [""]
-  resources: [serviceaccounts, services, configmaps]
+  resources: [configmaps, services]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
@@ -38,16 +40,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 # One pod at a time, within its disruption budget.
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
-# The credentials that clusters refer to: their presence and keys are checked, their values are not kept.
+# The credentials that clusters refer to: that they are there, with their keys. Nothing of them is kept.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, list, watch]
+# Whether a topic is deleted together with its namespace.
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get]

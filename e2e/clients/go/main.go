@@ -44,6 +44,7 @@ func produce(bootstrap, topic string, first, count, rate int) error {
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.DefaultProduceTopic(topic),
+		kgo.AllowAutoTopicCreation(),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerLinger(5*time.Millisecond),
 		kgo.RecordDeliveryTimeout(2*time.Minute),

@@ -1,4 +1,5 @@
 //! The first scenario, and that it can be repeated.
+#![allow(clippy::expect_used, clippy::disallowed_methods, reason = "tests")]
 
 use std::process::Command;
 

@@ -35,7 +35,11 @@ type Stamps = [Option<SystemTime>; 3];
 
 impl FileCredentials {
     pub(crate) fn new(directory: &Path, env: Env) -> FileCredentials {
-        FileCredentials { env, directory: directory.to_owned(), cached: Arc::default() }
+        FileCredentials {
+            env,
+            directory: directory.to_owned(),
+            cached: Arc::default(),
+        }
     }
 
     /// The credentials as they are now.
@@ -57,18 +61,30 @@ impl FileCredentials {
 
 fn read(directory: &Path, cached: Option<Cached>, now: Instant) -> io::Result<Cached> {
     // Times first: if the files are swapped while we read, the next look finds other times and reads again.
-    let stamps = FILES.map(|file| fs::metadata(directory.join(file)).and_then(|file| file.modified()).ok());
+    let stamps = FILES.map(|file| {
+        fs::metadata(directory.join(file))
+            .and_then(|file| file.modified())
+            .ok()
+    });
     if let Some(cached) = cached
         && cached.stamps == stamps
     {
-        return Ok(Cached { looked_at: now, ..cached });
+        return Ok(Cached {
+            looked_at: now,
+            ..cached
+        });
     }
     let value = |file: &str| {
         let path = directory.join(file);
         match fs::read_to_string(&path) {
-            Ok(text) if text.trim().is_empty() => Err(io::Error::other(format!("{} is empty", path.display()))),
+            Ok(text) if text.trim().is_empty() => {
+                Err(io::Error::other(format!("{} is empty", path.display())))
+            }
             Ok(text) => Ok(text.trim().to_owned()),
-            Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+            Err(error) => Err(io::Error::new(
+                error.kind(),
+                format!("{}: {error}", path.display()),
+            )),
         }
     };
     let [key_id, secret, token] = FILES;
@@ -77,7 +93,11 @@ fn read(directory: &Path, cached: Option<Cached>, now: Instant) -> io::Result<Ca
         other => Some(other?),
     };
     let credentials = Credentials::new(value(key_id)?, value(secret)?, token, None, "credentials_dir");
-    Ok(Cached { credentials, stamps, looked_at: now })
+    Ok(Cached {
+        credentials,
+        stamps,
+        looked_at: now,
+    })
 }
 
 impl ProvideCredentials for FileCredentials {
@@ -100,7 +120,10 @@ mod tests {
         let env = Env::simulated(1);
         let provider = FileCredentials::new(directory.path(), env.clone());
         let error = provider.load().await.unwrap_err();
-        assert!(format!("{error:?}").contains("access_key_id"), "the missing file is named: {error:?}");
+        assert!(
+            format!("{error:?}").contains("access_key_id"),
+            "the missing file is named: {error:?}"
+        );
 
         fs::write(file("access_key_id"), "first\n").unwrap();
         fs::write(file("secret_access_key"), "secret\n").unwrap();
@@ -108,7 +131,12 @@ mod tests {
 
         fs::write(file("access_key_id"), "second").unwrap();
         let later = SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
-        fs::File::options().write(true).open(file("access_key_id")).unwrap().set_modified(later).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(file("access_key_id"))
+            .unwrap()
+            .set_modified(later)
+            .unwrap();
         env.sleep(LOOK_EVERY).await;
         assert_eq!(provider.load().await.unwrap().access_key_id(), "second");
     }

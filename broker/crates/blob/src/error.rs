@@ -29,7 +29,10 @@ pub enum BlobError {
 impl BlobError {
     /// True if trying again later may work.
     pub fn is_transient(&self) -> bool {
-        matches!(self, BlobError::Throttled(_) | BlobError::Unavailable(_) | BlobError::Timeout(_))
+        matches!(
+            self,
+            BlobError::Throttled(_) | BlobError::Unavailable(_) | BlobError::Timeout(_)
+        )
     }
 
     /// True if a write that failed like this may have happened, or may still happen.

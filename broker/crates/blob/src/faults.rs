@@ -35,7 +35,10 @@ pub struct Decision {
 
 impl Decision {
     /// Nothing goes wrong and no time passes.
-    pub const FINE: Decision = Decision { delay: Duration::ZERO, fault: Fault::None };
+    pub const FINE: Decision = Decision {
+        delay: Duration::ZERO,
+        fault: Fault::None,
+    };
 }
 
 /// Decides on each request. For a repeatable run the answer may depend on nothing but a seed and the calls so far.
@@ -60,7 +63,9 @@ pub struct Faulty {
 
 impl fmt::Debug for Faulty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Faulty").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("Faulty")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }
 
@@ -108,7 +113,10 @@ impl Faulty {
 impl BlobStore for Faulty {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
         let name = key.to_owned();
-        self.suffer(Operation::Put, key, |store| async move { store.put(&name, body).await }).await
+        self.suffer(Operation::Put, key, |store| async move {
+            store.put(&name, body).await
+        })
+        .await
     }
 
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
@@ -119,17 +127,26 @@ impl BlobStore for Faulty {
 
     async fn get(&self, key: &str) -> Result<Bytes, BlobError> {
         let name = key.to_owned();
-        self.suffer(Operation::Get, key, |store| async move { store.get(&name).await }).await
+        self.suffer(Operation::Get, key, |store| async move { store.get(&name).await })
+            .await
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, BlobError> {
         let name = key.to_owned();
-        self.suffer(Operation::Get, key, |store| async move { store.get_range(&name, range).await }).await
+        self.suffer(Operation::Get, key, |store| async move {
+            store.get_range(&name, range).await
+        })
+        .await
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectMeta>, BlobError> {
         let name = key.to_owned();
-        self.suffer(Operation::Head, key, |store| async move { store.head(&name).await }).await
+        self.suffer(
+            Operation::Head,
+            key,
+            |store| async move { store.head(&name).await },
+        )
+        .await
     }
 
     async fn list(
@@ -146,6 +163,9 @@ impl BlobStore for Faulty {
     async fn delete_many(&self, keys: &[String]) -> Result<Vec<(String, BlobError)>, BlobError> {
         let first = keys.first().cloned().unwrap_or_default();
         let keys = keys.to_vec();
-        self.suffer(Operation::Delete, &first, |store| async move { store.delete_many(&keys).await }).await
+        self.suffer(Operation::Delete, &first, |store| async move {
+            store.delete_many(&keys).await
+        })
+        .await
     }
 }

@@ -16,12 +16,18 @@ pub(crate) fn check_key(key: &str) -> Result<(), BlobError> {
         && key.split('/').all(|part| {
             !part.is_empty() && part.len() <= MAX_PART && !part.starts_with('.') && part.chars().all(allowed)
         });
-    if good { Ok(()) } else { Err(BlobError::Invalid(format!("bad object key {key:?}"))) }
+    if good {
+        Ok(())
+    } else {
+        Err(BlobError::Invalid(format!("bad object key {key:?}")))
+    }
 }
 
 /// As [`check_key`] for the start of a key, which may be empty or end anywhere.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), BlobError> {
-    let (directory, last) = prefix.rsplit_once('/').map_or((None, prefix), |(d, l)| (Some(d), l));
+    let (directory, last) = prefix
+        .rsplit_once('/')
+        .map_or((None, prefix), |(d, l)| (Some(d), l));
     if let Some(directory) = directory {
         check_key(directory)?;
     }
@@ -37,7 +43,20 @@ mod tests {
         for good in ["a", "meta/shard-0/log/00000000000000000001", "wal/3f/a.b_c=d"] {
             assert_eq!(check_key(good), Ok(()), "{good}");
         }
-        for bad in ["", "/a", "a/", "a//b", "..", "a/../b", ".tmp/a", "a b", "a\0", "ä", "a\\b", &"x".repeat(256)] {
+        for bad in [
+            "",
+            "/a",
+            "a/",
+            "a//b",
+            "..",
+            "a/../b",
+            ".tmp/a",
+            "a b",
+            "a\0",
+            "ä",
+            "a\\b",
+            &"x".repeat(256),
+        ] {
             assert!(check_key(bad).is_err(), "{bad}");
         }
         for good in ["", "a", "a/", "a/b"] {

@@ -47,7 +47,7 @@ use types::Timestamp;
 pub use error::BlobError;
 pub use local::LocalStore;
 pub use memory::MemoryStore;
-pub use metrics::{Metered, Metrics, Operation, OperationSnapshot, LATENCY_BUCKETS_MS};
+pub use metrics::{LATENCY_BUCKETS_MS, Metered, Metrics, Operation, OperationSnapshot};
 pub use probe::{ProbeError, probe};
 pub use retry::Retrying;
 pub use url::{Opened, open};

@@ -44,9 +44,14 @@ struct Inner {
 impl LocalStore {
     /// Opens the store in `root`, which is created if need be, and removes what an earlier process left half-written.
     pub async fn open(root: &Path, env: Env) -> Result<LocalStore, BlobError> {
-        let inner = Arc::new(Inner { root: root.to_owned(), durable: Mutex::new(BTreeSet::new()) });
+        let inner = Arc::new(Inner {
+            root: root.to_owned(),
+            durable: Mutex::new(BTreeSet::new()),
+        });
         let (opened, now) = (inner.clone(), env.now());
-        env.blocking(move || opened.prepare(now)).await.map_err(|error| failure(root, &error))?;
+        env.blocking(move || opened.prepare(now))
+            .await
+            .map_err(|error| failure(root, &error))?;
         Ok(LocalStore { env, inner })
     }
 
@@ -69,7 +74,9 @@ fn failure(path: &Path, error: &io::Error) -> BlobError {
     match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => BlobError::Denied(text),
         // A file where the key has a directory, or the reverse.
-        ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::InvalidInput => BlobError::Invalid(text),
+        ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::InvalidInput => {
+            BlobError::Invalid(text)
+        }
         _ => BlobError::Unavailable(text),
     }
 }
@@ -80,7 +87,11 @@ fn millis(time: SystemTime) -> Timestamp {
 }
 
 fn meta(key: String, file: &fs::Metadata) -> io::Result<ObjectMeta> {
-    Ok(ObjectMeta { key, size: file.len(), last_modified: millis(file.modified()?) })
+    Ok(ObjectMeta {
+        key,
+        size: file.len(),
+        last_modified: millis(file.modified()?),
+    })
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
@@ -108,7 +119,10 @@ impl Inner {
         self.make_durable(&temporary)?;
         for entry in fs::read_dir(&temporary)? {
             let entry = entry?;
-            let Ok(age) = entry.metadata().and_then(|file| Ok(now.since(millis(file.modified()?)))) else {
+            let Ok(age) = entry
+                .metadata()
+                .and_then(|file| Ok(now.since(millis(file.modified()?))))
+            else {
                 continue; // another process has just finished it
             };
             if Duration::from_millis(age) > LEFT_OVER {
@@ -198,19 +212,27 @@ impl Inner {
     ) -> io::Result<()> {
         let entries = match fs::read_dir(self.root.join(directory)) {
             Ok(entries) => entries,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(());
+            }
             Err(error) => return Err(error),
         };
         // A directory sorts as "name/", which is how its objects' keys sort.
         let mut names = Vec::new();
         for entry in entries {
             let entry = entry?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
             if name.starts_with('.') {
                 continue;
             }
             let slash = if entry.file_type()?.is_dir() { "/" } else { "" };
-            let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+            let path = if directory.is_empty() {
+                name
+            } else {
+                format!("{directory}/{name}")
+            };
             names.push(format!("{path}{slash}"));
         }
         names.sort_unstable();
@@ -245,7 +267,8 @@ impl BlobStore for LocalStore {
         check_key(key)?;
         let (name, temporary) = (key.to_owned(), self.env.uuid().to_string());
         let rename = |from: &Path, to: &Path| fs::rename(from, to);
-        self.run(key, move |inner| inner.write(&name, &temporary, &body, rename)).await
+        self.run(key, move |inner| inner.write(&name, &temporary, &body, rename))
+            .await
     }
 
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
@@ -257,13 +280,17 @@ impl BlobStore for LocalStore {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(PutOutcome::Exists),
             Err(error) => Err(error),
         };
-        self.run(key, move |inner| inner.write(&name, &temporary, &body, link)).await
+        self.run(key, move |inner| inner.write(&name, &temporary, &body, link))
+            .await
     }
 
     async fn get(&self, key: &str) -> Result<Bytes, BlobError> {
         check_key(key)?;
         let name = key.to_owned();
-        self.run(key, move |inner| fs::read(inner.root.join(&name)).map(Bytes::from)).await
+        self.run(key, move |inner| {
+            fs::read(inner.root.join(&name)).map(Bytes::from)
+        })
+        .await
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, BlobError> {
@@ -286,7 +313,11 @@ impl BlobStore for LocalStore {
         let name = key.to_owned();
         let found = self.run(key, move |inner| {
             let file = fs::metadata(inner.root.join(&name))?;
-            if file.is_dir() { Ok(None) } else { meta(name, &file).map(Some) }
+            if file.is_dir() {
+                Ok(None)
+            } else {
+                meta(name, &file).map(Some)
+            }
         });
         match found.await {
             Err(BlobError::NotFound(_)) => Ok(None),
@@ -302,7 +333,8 @@ impl BlobStore for LocalStore {
     ) -> Result<Vec<ObjectMeta>, BlobError> {
         check_prefix(prefix)?;
         let (start, after) = (prefix.to_owned(), start_after.unwrap_or_default().to_owned());
-        self.run(prefix, move |inner| inner.list(&start, &after, limit)).await
+        self.run(prefix, move |inner| inner.list(&start, &after, limit))
+            .await
     }
 
     async fn delete_many(&self, keys: &[String]) -> Result<Vec<(String, BlobError)>, BlobError> {
@@ -319,7 +351,9 @@ impl BlobStore for LocalStore {
                     Err(error) => failed.push((key, failure(&path, &error))),
                 }
             }
-            directories.iter().try_for_each(|directory| sync_directory(directory))?;
+            directories
+                .iter()
+                .try_for_each(|directory| sync_directory(directory))?;
             Ok(failed)
         };
         self.run("", delete).await
@@ -343,7 +377,11 @@ mod tests {
         let store = LocalStore::open(root.path(), env).await.unwrap();
         assert!(!old.exists());
         assert!(young.exists());
-        assert_eq!(store.list("", None, 10).await.unwrap(), vec![], "temporary files are no objects");
+        assert_eq!(
+            store.list("", None, 10).await.unwrap(),
+            vec![],
+            "temporary files are no objects"
+        );
     }
 
     #[tokio::test]
@@ -353,12 +391,20 @@ mod tests {
         let file = root.path().join("file");
         File::create(&file).unwrap();
         let error = LocalStore::open(&file, env.clone()).await.unwrap_err();
-        assert!(matches!(&error, BlobError::Invalid(text) if text.contains("file")), "{error}");
+        assert!(
+            matches!(&error, BlobError::Invalid(text) if text.contains("file")),
+            "{error}"
+        );
 
-        let store = LocalStore::open(&root.path().join("new/store"), env).await.unwrap();
+        let store = LocalStore::open(&root.path().join("new/store"), env)
+            .await
+            .unwrap();
         store.put("a", vec![Bytes::from_static(b"x")]).await.unwrap();
         let error = store.put("a/b", vec![]).await.unwrap_err();
-        assert!(matches!(&error, BlobError::Invalid(text) if text.contains("store/a")), "{error}");
+        assert!(
+            matches!(&error, BlobError::Invalid(text) if text.contains("store/a")),
+            "{error}"
+        );
         assert!(store.get("../file").await.is_err());
     }
 }

@@ -20,7 +20,10 @@ pub struct MemoryStore {
 impl MemoryStore {
     /// An empty store; `env` gives objects their age.
     pub fn new(env: Env) -> MemoryStore {
-        MemoryStore { env, objects: Mutex::new(BTreeMap::new()) }
+        MemoryStore {
+            env,
+            objects: Mutex::new(BTreeMap::new()),
+        }
     }
 }
 
@@ -33,14 +36,20 @@ fn join(body: Vec<Bytes>) -> Bytes {
 }
 
 fn meta(key: &str, bytes: &Bytes, at: Timestamp) -> ObjectMeta {
-    ObjectMeta { key: key.to_owned(), size: bytes.len() as u64, last_modified: at }
+    ObjectMeta {
+        key: key.to_owned(),
+        size: bytes.len() as u64,
+        last_modified: at,
+    }
 }
 
 #[async_trait]
 impl BlobStore for MemoryStore {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
         check_key(key)?;
-        self.objects.lock().insert(key.to_owned(), (join(body), self.env.now()));
+        self.objects
+            .lock()
+            .insert(key.to_owned(), (join(body), self.env.now()));
         Ok(())
     }
 
@@ -57,7 +66,10 @@ impl BlobStore for MemoryStore {
     async fn get(&self, key: &str) -> Result<Bytes, BlobError> {
         check_key(key)?;
         let objects = self.objects.lock();
-        objects.get(key).map(|(bytes, _)| bytes.clone()).ok_or_else(|| BlobError::NotFound(key.to_owned()))
+        objects
+            .get(key)
+            .map(|(bytes, _)| bytes.clone())
+            .ok_or_else(|| BlobError::NotFound(key.to_owned()))
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, BlobError> {
@@ -69,7 +81,11 @@ impl BlobStore for MemoryStore {
 
     async fn head(&self, key: &str) -> Result<Option<ObjectMeta>, BlobError> {
         check_key(key)?;
-        Ok(self.objects.lock().get(key).map(|(bytes, at)| meta(key, bytes, *at)))
+        Ok(self
+            .objects
+            .lock()
+            .get(key)
+            .map(|(bytes, at)| meta(key, bytes, *at)))
     }
 
     async fn list(

@@ -9,7 +9,9 @@ use env::{Env, Instant};
 use crate::{BlobError, BlobStore, ObjectMeta, PutOutcome, SharedStore, body_len};
 
 /// Upper bounds of the latency histogram in milliseconds; one more bucket holds what is slower.
-pub const LATENCY_BUCKETS_MS: [u64; 14] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000];
+pub const LATENCY_BUCKETS_MS: [u64; 14] = [
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000,
+];
 
 /// What providers bill separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,14 +138,26 @@ impl Metered {
         Metered { inner, env, metrics }
     }
 
-    fn count<T>(&self, operation: Operation, since: Instant, requests: u64, bytes: u64, result: &Result<T, BlobError>) {
+    fn count<T>(
+        &self,
+        operation: Operation,
+        since: Instant,
+        requests: u64,
+        bytes: u64,
+        result: &Result<T, BlobError>,
+    ) {
         let took = self.env.instant().saturating_duration_since(since);
         let counters = self.metrics.of(operation);
         counters.requests.fetch_add(requests, Relaxed);
         counters.bytes.fetch_add(bytes, Relaxed);
-        counters.latency_sum_us.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        counters
+            .latency_sum_us
+            .fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
         let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let bucket = LATENCY_BUCKETS_MS.iter().position(|bound| ms <= *bound).unwrap_or(LATENCY_BUCKETS_MS.len());
+        let bucket = LATENCY_BUCKETS_MS
+            .iter()
+            .position(|bound| ms <= *bound)
+            .unwrap_or(LATENCY_BUCKETS_MS.len());
         if let Some(count) = counters.latency.get(bucket) {
             count.fetch_add(1, Relaxed);
         }
@@ -208,7 +222,9 @@ impl BlobStore for Metered {
     ) -> Result<Vec<ObjectMeta>, BlobError> {
         let since = self.env.instant();
         let result = self.inner.list(prefix, start_after, limit).await;
-        let pages = result.as_ref().map_or(1, |found| found.len().div_ceil(1000).max(1));
+        let pages = result
+            .as_ref()
+            .map_or(1, |found| found.len().div_ceil(1000).max(limit.min(1)));
         self.count(Operation::List, since, pages as u64, 0, &result);
         result
     }
@@ -216,7 +232,13 @@ impl BlobStore for Metered {
     async fn delete_many(&self, keys: &[String]) -> Result<Vec<(String, BlobError)>, BlobError> {
         let since = self.env.instant();
         let result = self.inner.delete_many(keys).await;
-        self.count(Operation::Delete, since, keys.len().div_ceil(1000) as u64, 0, &result);
+        self.count(
+            Operation::Delete,
+            since,
+            keys.len().div_ceil(1000) as u64,
+            0,
+            &result,
+        );
         result
     }
 }

@@ -41,9 +41,15 @@ pub async fn probe(store: &dyn BlobStore, env: &Env) -> Result<(), ProbeError> {
     let base = format!("probe/{}", env.uuid());
     let keys: Vec<String> = (0..ROUNDS).map(|round| format!("{base}/{round}")).collect();
     let result = rounds(store, &base, &keys).await;
-    let failed = |source| ProbeError::Failed { step: "delete an object", source };
+    let failed = |source| ProbeError::Failed {
+        step: "delete an object",
+        source,
+    };
     let deleted = match store.delete_many(&keys).await {
-        Ok(errors) => errors.into_iter().next().map_or(Ok(()), |(_, error)| Err(failed(error))),
+        Ok(errors) => errors
+            .into_iter()
+            .next()
+            .map_or(Ok(()), |(_, error)| Err(failed(error))),
         Err(error) => Err(failed(error)),
     };
     result.and(deleted)
@@ -52,8 +58,12 @@ pub async fn probe(store: &dyn BlobStore, env: &Env) -> Result<(), ProbeError> {
 async fn rounds(store: &dyn BlobStore, base: &str, keys: &[String]) -> Result<(), ProbeError> {
     let failed = |step| move |source| ProbeError::Failed { step, source };
     for key in keys {
-        let bodies: Vec<Bytes> = (0..WRITERS).map(|writer| Bytes::from(format!("{key} {writer}"))).collect();
-        let tries = bodies.iter().map(|body| store.put_if_absent(key, vec![body.clone()]));
+        let bodies: Vec<Bytes> = (0..WRITERS)
+            .map(|writer| Bytes::from(format!("{key} {writer}")))
+            .collect();
+        let tries = bodies
+            .iter()
+            .map(|body| store.put_if_absent(key, vec![body.clone()]));
         let mut winners = Vec::new();
         let mut unknown = 0;
         for (outcome, body) in join_all(tries).await.into_iter().zip(&bodies) {
@@ -66,22 +76,36 @@ async fn rounds(store: &dyn BlobStore, base: &str, keys: &[String]) -> Result<()
             }
         }
         if winners.len() > 1 || (winners.is_empty() && unknown == 0) {
-            return Err(ProbeError::NotAtomic { key: key.clone(), winners: winners.len() });
+            return Err(ProbeError::NotAtomic {
+                key: key.clone(),
+                winners: winners.len(),
+            });
         }
         let read = store.get(key).await.map_err(failed("read an object"))?;
-        let expected = winners.first().map_or_else(|| bodies.contains(&read), |body| **body == read);
+        let expected = winners
+            .first()
+            .map_or_else(|| bodies.contains(&read), |body| **body == read);
         if !expected {
-            return Err(ProbeError::Wrong(format!("{key} does not hold what its creator wrote")));
+            return Err(ProbeError::Wrong(format!(
+                "{key} does not hold what its creator wrote"
+            )));
         }
         let mut part = read.clone();
         let part = part.split_off(1).split_to(3);
         if store.get_range(key, 1..4).await.map_err(failed("read a range"))? != part {
-            return Err(ProbeError::Wrong(format!("a range of {key} is not that part of it")));
+            return Err(ProbeError::Wrong(format!(
+                "a range of {key} is not that part of it"
+            )));
         }
     }
-    let listed = store.list(&format!("{base}/"), None, ROUNDS + 1).await.map_err(failed("list objects"))?;
+    let listed = store
+        .list(&format!("{base}/"), None, ROUNDS + 1)
+        .await
+        .map_err(failed("list objects"))?;
     if !listed.iter().map(|object| &object.key).eq(keys) {
-        return Err(ProbeError::Wrong(format!("the list of {base}/ is not what was written, in byte order")));
+        return Err(ProbeError::Wrong(format!(
+            "the list of {base}/ is not what was written, in byte order"
+        )));
     }
     Ok(())
 }

@@ -54,12 +54,14 @@ impl Retrying {
 #[async_trait]
 impl BlobStore for Retrying {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
-        self.repeat(BlobError::is_transient, || self.inner.put(key, body.clone())).await
+        self.repeat(BlobError::is_transient, || self.inner.put(key, body.clone()))
+            .await
     }
 
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
         let not_done = |error: &BlobError| error.is_transient() && !error.outcome_unknown();
-        self.repeat(not_done, || self.inner.put_if_absent(key, body.clone())).await
+        self.repeat(not_done, || self.inner.put_if_absent(key, body.clone()))
+            .await
     }
 
     async fn get(&self, key: &str) -> Result<Bytes, BlobError> {
@@ -67,11 +69,15 @@ impl BlobStore for Retrying {
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, BlobError> {
-        self.repeat(BlobError::is_transient, || self.inner.get_range(key, range.clone())).await
+        self.repeat(BlobError::is_transient, || {
+            self.inner.get_range(key, range.clone())
+        })
+        .await
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectMeta>, BlobError> {
-        self.repeat(BlobError::is_transient, || self.inner.head(key)).await
+        self.repeat(BlobError::is_transient, || self.inner.head(key))
+            .await
     }
 
     async fn list(
@@ -80,10 +86,14 @@ impl BlobStore for Retrying {
         start_after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ObjectMeta>, BlobError> {
-        self.repeat(BlobError::is_transient, || self.inner.list(prefix, start_after, limit)).await
+        self.repeat(BlobError::is_transient, || {
+            self.inner.list(prefix, start_after, limit)
+        })
+        .await
     }
 
     async fn delete_many(&self, keys: &[String]) -> Result<Vec<(String, BlobError)>, BlobError> {
-        self.repeat(BlobError::is_transient, || self.inner.delete_many(keys)).await
+        self.repeat(BlobError::is_transient, || self.inner.delete_many(keys))
+            .await
     }
 }

@@ -81,7 +81,9 @@ impl S3Store {
                 BlobError::Denied(text)
             })?;
             // The provider caches for a second; the SDK would cache for a quarter of an hour.
-            loader = loader.credentials_provider(files).identity_cache(IdentityCache::no_cache());
+            loader = loader
+                .credentials_provider(files)
+                .identity_cache(IdentityCache::no_cache());
         }
         let shared = loader.load().await;
         if shared.region().is_none() {
@@ -98,11 +100,19 @@ impl S3Store {
         if let Some(endpoint) = &location.endpoint {
             config = config.endpoint_url(endpoint);
         }
-        Ok(S3Store { env, client: Client::from_conf(config.build()), location })
+        Ok(S3Store {
+            env,
+            client: Client::from_conf(config.build()),
+            location,
+        })
     }
 
     fn full_key(&self, key: &str) -> String {
-        if self.location.prefix.is_empty() { key.to_owned() } else { format!("{}/{key}", self.location.prefix) }
+        if self.location.prefix.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}/{key}", self.location.prefix)
+        }
     }
 
     fn own_key<'a>(&self, full: &'a str) -> Option<&'a str> {
@@ -131,7 +141,11 @@ impl S3Store {
 
     fn describe(&self, key: &str) -> String {
         let endpoint = self.location.endpoint.as_deref().unwrap_or("aws");
-        format!("bucket {} at {endpoint}, key {}", self.location.bucket, self.full_key(key))
+        format!(
+            "bucket {} at {endpoint}, key {}",
+            self.location.bucket,
+            self.full_key(key)
+        )
     }
 
     fn translate<E>(&self, key: &str, error: SdkError<E>) -> BlobError
@@ -144,7 +158,8 @@ impl S3Store {
         let Some(status) = status else {
             let text = format!("{place}: {}", DisplayErrorContext(&error));
             if is_about_credentials(&error) {
-                let hint = "no usable credentials: set object_store.credentials_dir or give the pod an identity";
+                let hint =
+                    "no usable credentials: set object_store.credentials_dir or give the pod an identity";
                 return BlobError::Denied(format!("{hint}; {text}"));
             }
             return match error {
@@ -154,14 +169,19 @@ impl S3Store {
             };
         };
         let message = error.message().unwrap_or_default();
-        let text = format!("{place}: {status} {code} {message}").trim_end().to_owned();
+        let text = format!("{place}: {status} {code} {message}")
+            .trim_end()
+            .to_owned();
         match (status, code.as_str()) {
-            (_, "NoSuchBucket") => {
-                BlobError::Invalid(format!("object_store.url: bucket {} does not exist ({text})", self.location.bucket))
-            }
+            (_, "NoSuchBucket") => BlobError::Invalid(format!(
+                "object_store.url: bucket {} does not exist ({text})",
+                self.location.bucket
+            )),
             (404, _) => BlobError::NotFound(self.full_key(key)),
             (401 | 403, _) => BlobError::Denied(text),
-            (301 | 307, _) => BlobError::Invalid(format!("object_store.url: wrong region or endpoint: {text}")),
+            (301 | 307, _) => {
+                BlobError::Invalid(format!("object_store.url: wrong region or endpoint: {text}"))
+            }
             (429, _) | (_, "SlowDown" | "ConditionalRequestConflict" | "OperationAborted") => {
                 BlobError::Throttled(text)
             }
@@ -199,7 +219,11 @@ impl S3Store {
     async fn get_object(&self, key: &str, range: Option<&Range<u64>>) -> Result<Bytes, BlobError> {
         // "bytes=a-b" includes b.
         let header = range.map(|range| format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
-        let request = self.client.get_object().bucket(&self.location.bucket).key(self.full_key(key));
+        let request = self
+            .client
+            .get_object()
+            .bucket(&self.location.bucket)
+            .key(self.full_key(key));
         let request = request.set_range(header).send();
         let answer: Result<GetObjectOutput, SdkError<GetObjectError>> =
             match self.env.timeout(REQUEST_TIMEOUT, request).await {
@@ -209,13 +233,19 @@ impl S3Store {
         let answer = match answer {
             Ok(answer) => answer,
             // The range starts behind the end of the object.
-            Err(error) if range.is_some() && error.raw_response().is_some_and(|r| r.status().as_u16() == 416) => {
+            Err(error)
+                if range.is_some() && error.raw_response().is_some_and(|r| r.status().as_u16() == 416) =>
+            {
                 return Ok(Bytes::new());
             }
             Err(error) => return Err(self.translate(key, error)),
         };
         let length = u64::try_from(answer.content_length().unwrap_or(0)).unwrap_or(0);
-        match self.env.timeout(time_limit(length), self.collect(key, length, answer.body)).await {
+        match self
+            .env
+            .timeout(time_limit(length), self.collect(key, length, answer.body))
+            .await
+        {
             Ok(bytes) => bytes,
             Err(_) => Err(BlobError::Timeout(self.describe(key))),
         }
@@ -233,7 +263,11 @@ impl S3Store {
         if bytes.len() as u64 == length {
             Ok(bytes.freeze())
         } else {
-            let text = format!("{}: {} bytes came instead of {length}", self.describe(key), bytes.len());
+            let text = format!(
+                "{}: {} bytes came instead of {length}",
+                self.describe(key),
+                bytes.len()
+            );
             Err(BlobError::Unavailable(text))
         }
     }
@@ -242,17 +276,34 @@ impl S3Store {
         let invalid = |error: aws_sdk_s3::error::BuildError| BlobError::Invalid(error.to_string());
         let mut delete = Delete::builder().quiet(true);
         for key in keys {
-            delete = delete.objects(ObjectIdentifier::builder().key(self.full_key(key)).build().map_err(invalid)?);
+            delete = delete.objects(
+                ObjectIdentifier::builder()
+                    .key(self.full_key(key))
+                    .build()
+                    .map_err(invalid)?,
+            );
         }
         let delete = delete.build().map_err(invalid)?;
-        let request = self.client.delete_objects().bucket(&self.location.bucket).delete(delete).send();
+        let request = self
+            .client
+            .delete_objects()
+            .bucket(&self.location.bucket)
+            .delete(delete)
+            .send();
         let first = keys.first().map_or("", String::as_str);
         let answer = self.call(first, 0, request).await?;
         let mut failed = Vec::new();
         for error in answer.errors() {
-            let key = error.key().and_then(|full| self.own_key(full)).unwrap_or_default();
+            let key = error
+                .key()
+                .and_then(|full| self.own_key(full))
+                .unwrap_or_default();
             let code = error.code().unwrap_or_default();
-            let text = format!("{}: {code} {}", self.describe(key), error.message().unwrap_or_default());
+            let text = format!(
+                "{}: {code} {}",
+                self.describe(key),
+                error.message().unwrap_or_default()
+            );
             match code {
                 "NoSuchKey" => {}
                 "AccessDenied" => failed.push((key.to_owned(), BlobError::Denied(text))),
@@ -301,7 +352,10 @@ struct Slices {
 impl Slices {
     fn new(mut body: Vec<Bytes>) -> Slices {
         body.retain(|slice| !slice.is_empty());
-        Slices { left: body_len(&body), slices: body.into_iter() }
+        Slices {
+            left: body_len(&body),
+            slices: body.into_iter(),
+        }
     }
 }
 
@@ -338,13 +392,19 @@ impl BlobStore for S3Store {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
         check_key(key)?;
         let bytes = body_len(&body);
-        self.call(key, bytes, self.put_object(key, body, None)).await.map(|_| ())
+        self.call(key, bytes, self.put_object(key, body, None))
+            .await
+            .map(|_| ())
     }
 
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
         check_key(key)?;
         let limit = time_limit(body_len(&body));
-        match self.env.timeout(limit, self.put_object(key, body, Some("*".to_owned()))).await {
+        match self
+            .env
+            .timeout(limit, self.put_object(key, body, Some("*".to_owned())))
+            .await
+        {
             Ok(Ok(_)) => Ok(PutOutcome::Created),
             Ok(Err(error)) if error.raw_response().is_some_and(|r| r.status().as_u16() == 412) => {
                 Ok(PutOutcome::Exists)
@@ -369,8 +429,13 @@ impl BlobStore for S3Store {
 
     async fn head(&self, key: &str) -> Result<Option<ObjectMeta>, BlobError> {
         check_key(key)?;
-        let request = self.client.head_object().bucket(&self.location.bucket).key(self.full_key(key)).send();
-        match self.call(key, 0, request).await {
+        let request = self
+            .client
+            .head_object()
+            .bucket(&self.location.bucket)
+            .key(self.full_key(key))
+            .send();
+        match self.call(key, 0, Box::pin(request)).await {
             Ok(answer) => Ok(Some(ObjectMeta {
                 key: key.to_owned(),
                 size: u64::try_from(answer.content_length().unwrap_or(0)).unwrap_or(0),
@@ -393,8 +458,11 @@ impl BlobStore for S3Store {
         while found.len() < limit {
             let page = i32::try_from(PAGE.min(limit - found.len())).unwrap_or(i32::MAX);
             let request = self.client.list_objects_v2().bucket(&self.location.bucket);
-            let request = request.prefix(self.full_key(prefix)).set_start_after(after.clone()).max_keys(page);
-            let answer = self.call(prefix, 0, request.send()).await?;
+            let request = request
+                .prefix(self.full_key(prefix))
+                .set_start_after(after.clone())
+                .max_keys(page);
+            let answer = self.call(prefix, 0, Box::pin(request.send())).await?;
             for object in answer.contents() {
                 let Some(full) = object.key() else { continue };
                 after = Some(full.to_owned());

@@ -45,7 +45,10 @@ pub async fn open(url: &str, credentials_dir: Option<&Path>, env: Env) -> Result
     };
     let metrics = Arc::new(Metrics::default());
     let metered = Arc::new(Metered::new(raw, env.clone(), metrics.clone()));
-    Ok(Opened { store: Arc::new(Retrying::new(metered, env)), metrics })
+    Ok(Opened {
+        store: Arc::new(Retrying::new(metered, env)),
+        metrics,
+    })
 }
 
 fn invalid(text: String) -> BlobError {
@@ -55,7 +58,9 @@ fn invalid(text: String) -> BlobError {
 fn parse(text: &str) -> Result<Place, BlobError> {
     let url = Url::parse(text).map_err(|error| invalid(format!("{text:?}: {error}")))?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(invalid("no credentials here: use object_store.credentials_dir".to_owned()));
+        return Err(invalid(
+            "no credentials here: use object_store.credentials_dir".to_owned(),
+        ));
     }
     if url.fragment().is_some() {
         return Err(invalid(format!("{text:?}: unexpected #")));
@@ -69,42 +74,67 @@ fn parse(text: &str) -> Result<Place, BlobError> {
             if scheme == "memory" {
                 return Ok(Place::Memory);
             }
-            let path = url.to_file_path().ok().filter(|path| text.starts_with("file:///") && path.parent().is_some());
-            path.map(Place::Local).ok_or_else(|| invalid(format!("{text:?}: want file:///absolute/directory")))
+            let path = url
+                .to_file_path()
+                .ok()
+                .filter(|path| text.starts_with("file:///") && path.parent().is_some());
+            path.map(Place::Local)
+                .ok_or_else(|| invalid(format!("{text:?}: want file:///absolute/directory")))
         }
-        scheme => Err(invalid(format!("unknown scheme {scheme}: want s3, file or memory"))),
+        scheme => Err(invalid(format!(
+            "unknown scheme {scheme}: want s3, file or memory"
+        ))),
     }
 }
 
 fn parse_s3(url: &Url) -> Result<Location, BlobError> {
-    let bucket = url.host_str().filter(|_| url.port().is_none()).unwrap_or_default().to_owned();
+    let bucket = url
+        .host_str()
+        .filter(|_| url.port().is_none())
+        .unwrap_or_default()
+        .to_owned();
     let name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-' | '_');
     if bucket.is_empty() || !bucket.chars().all(name) {
-        return Err(invalid(format!("bad bucket name {bucket:?}: want s3://bucket/prefix")));
+        return Err(invalid(format!(
+            "bad bucket name {bucket:?}: want s3://bucket/prefix"
+        )));
     }
     let prefix = url.path().trim_matches('/').to_owned();
     if !prefix.is_empty() {
         check_key(&prefix).map_err(|_| invalid(format!("bad prefix {prefix:?}")))?;
     }
-    let mut location = Location { bucket, prefix, endpoint: None, region: None, path_style: false };
+    let mut location = Location {
+        bucket,
+        prefix,
+        endpoint: None,
+        region: None,
+        path_style: false,
+    };
     for (name, value) in url.query_pairs() {
         match &*name {
             "endpoint" => {
-                let good = Url::parse(&value).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+                let good = Url::parse(&value)
+                    .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
                 if !good {
-                    return Err(invalid(format!("parameter endpoint: {value:?} is not http(s)://host:port")));
+                    return Err(invalid(format!(
+                        "parameter endpoint: {value:?} is not http(s)://host:port"
+                    )));
                 }
                 location.endpoint = Some(value.into_owned());
             }
             "region" if value.is_empty() => return Err(invalid("parameter region is empty".to_owned())),
             "region" => location.region = Some(value.into_owned()),
             "path_style" => {
-                location.path_style = value
-                    .parse()
-                    .map_err(|_| invalid(format!("parameter path_style: {value:?} is neither true nor false")))?;
+                location.path_style = value.parse().map_err(|_| {
+                    invalid(format!(
+                        "parameter path_style: {value:?} is neither true nor false"
+                    ))
+                })?;
             }
             other => {
-                return Err(invalid(format!("unknown parameter {other}: want endpoint, region or path_style")));
+                return Err(invalid(format!(
+                    "unknown parameter {other}: want endpoint, region or path_style"
+                )));
             }
         }
     }
@@ -117,7 +147,10 @@ mod tests {
 
     #[test]
     fn urls() {
-        assert_eq!(parse("file:///var/lib/x").unwrap(), Place::Local("/var/lib/x".into()));
+        assert_eq!(
+            parse("file:///var/lib/x").unwrap(),
+            Place::Local("/var/lib/x".into())
+        );
         assert_eq!(parse("memory://").unwrap(), Place::Memory);
         let plain = Location {
             bucket: "b-1".to_owned(),

@@ -1,4 +1,12 @@
 //! The stores of this crate under the conformance suite, and what the layers around them promise.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers of tests"
+)]
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,8 +17,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use blob::faults::{Decision, Fault, Faulty};
 use blob::{
-    BlobError, BlobStore, MemoryStore, Metered, Metrics, ObjectMeta, Operation, ProbeError, PutOutcome, Retrying,
-    conformance, probe,
+    BlobError, BlobStore, MemoryStore, Metered, Metrics, ObjectMeta, Operation, ProbeError, PutOutcome,
+    Retrying, conformance, probe,
 };
 use bytes::Bytes;
 use env::Env;
@@ -19,7 +27,9 @@ use parking_lot::Mutex;
 #[tokio::test]
 async fn memory_conforms() {
     let env = Env::simulated(1);
-    conformance::run(&MemoryStore::new(env.clone()), &env).await.unwrap();
+    conformance::run(&MemoryStore::new(env.clone()), &env)
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,7 +40,11 @@ async fn local_folder_conforms_and_passes_the_probe() {
     let opened = blob::open(&url, None, env.clone()).await.unwrap();
     conformance::run(&*opened.store, &env).await.unwrap();
     probe(&*opened.store, &env).await.unwrap();
-    assert_eq!(opened.store.list("", None, 10).await.unwrap(), vec![], "the probe leaves nothing behind");
+    assert_eq!(
+        opened.store.list("", None, 10).await.unwrap(),
+        vec![],
+        "the probe leaves nothing behind"
+    );
 }
 
 #[tokio::test]
@@ -42,7 +56,10 @@ async fn a_store_opened_twice_shows_the_same_objects() {
     first.put("a/b", vec![Bytes::from_static(b"x")]).await.unwrap();
     let second = blob::open(&url, None, env).await.unwrap().store;
     assert_eq!(second.get("a/b").await.unwrap(), "x");
-    assert_eq!(second.put_if_absent("a/b", vec![]).await.unwrap(), PutOutcome::Exists);
+    assert_eq!(
+        second.put_if_absent("a/b", vec![]).await.unwrap(),
+        PutOutcome::Exists
+    );
 }
 
 /// Checks, then writes: what a store does that only pretends to have conditional writes.
@@ -84,12 +101,27 @@ impl BlobStore for NotAtomic {
 #[tokio::test(start_paused = true)]
 async fn the_probe_and_the_suite_refuse_a_store_that_is_not_atomic() {
     let env = Env::simulated(1);
-    let store = NotAtomic { env: env.clone(), inner: MemoryStore::new(env.clone()) };
+    let store = NotAtomic {
+        env: env.clone(),
+        inner: MemoryStore::new(env.clone()),
+    };
     let error = probe(&store, &env).await.unwrap_err();
-    assert!(matches!(error, ProbeError::NotAtomic { winners: 4, .. }), "{error}");
+    assert!(
+        matches!(error, ProbeError::NotAtomic { winners: 4, .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("probe/"), "the key is named: {error}");
-    assert_eq!(store.list("", None, 10).await.unwrap(), vec![], "nothing is left behind");
-    assert!(conformance::run(&store, &env).await.unwrap_err().contains("created twice"));
+    assert_eq!(
+        store.list("", None, 10).await.unwrap(),
+        vec![],
+        "nothing is left behind"
+    );
+    assert!(
+        conformance::run(&store, &env)
+            .await
+            .unwrap_err()
+            .contains("created twice")
+    );
 }
 
 /// A memory store whose requests suffer, in order, the given faults, and are fine after that.
@@ -98,7 +130,10 @@ fn failing(env: &Env, faults: Vec<Fault>) -> (Arc<MemoryStore>, Faulty) {
     let left = Mutex::new(faults.into_iter());
     let plan = move |_: Operation, _: &str| {
         let fault = left.lock().next().unwrap_or(Fault::None);
-        Decision { delay: Duration::ZERO, fault }
+        Decision {
+            delay: Duration::ZERO,
+            fault,
+        }
     };
     (inner.clone(), Faulty::new(inner, env.clone(), Arc::new(plan)))
 }
@@ -113,11 +148,23 @@ async fn the_probe_says_what_failed() {
     let denied = || BlobError::Denied("bucket b".to_owned());
     let (_, store) = failing(&env, vec![Fault::Fail(denied()); 100]);
     let error = probe(&store, &env).await.unwrap_err();
-    assert_eq!(error, ProbeError::Failed { step: "create an object", source: denied() });
+    assert_eq!(
+        error,
+        ProbeError::Failed {
+            step: "create an object",
+            source: denied()
+        }
+    );
 
     let (_, store) = failing(&env, vec![Fault::Fail(unavailable()); 100]);
     let error = probe(&store, &env).await.unwrap_err();
-    assert_eq!(error, ProbeError::Failed { step: "create an object", source: unavailable() });
+    assert_eq!(
+        error,
+        ProbeError::Failed {
+            step: "create an object",
+            source: unavailable()
+        }
+    );
 
     // A reply lost in the race is no proof against the store.
     let (_, store) = failing(&env, vec![Fault::LoseReply(unavailable())]);
@@ -129,7 +176,10 @@ async fn requests_are_repeated_but_not_an_ambiguous_create() {
     let env = Env::simulated(1);
     let body = vec![Bytes::from_static(b"ab"), Bytes::from_static(b"c")];
 
-    let (inner, store) = failing(&env, vec![Fault::Fail(unavailable()), Fault::LoseReply(unavailable())]);
+    let (inner, store) = failing(
+        &env,
+        vec![Fault::Fail(unavailable()), Fault::LoseReply(unavailable())],
+    );
     let store = Retrying::new(Arc::new(store), env.clone());
     store.put("k", body.clone()).await.unwrap();
     assert_eq!(inner.get("k").await.unwrap(), "abc", "the repeated body is whole");
@@ -142,12 +192,19 @@ async fn requests_are_repeated_but_not_an_ambiguous_create() {
     let throttled = BlobError::Throttled("slow down".to_owned());
     let (inner, store) = failing(&env, vec![Fault::Fail(throttled); 2]);
     let store = Retrying::new(Arc::new(store), env.clone());
-    assert_eq!(store.put_if_absent("k", body.clone()).await, Ok(PutOutcome::Created));
+    assert_eq!(
+        store.put_if_absent("k", body.clone()).await,
+        Ok(PutOutcome::Created)
+    );
     assert_eq!(inner.get("k").await.unwrap(), "abc");
 
     let (_, store) = failing(&env, vec![Fault::Fail(unavailable()); 100]);
     let store = Retrying::new(Arc::new(store), env.clone());
-    assert_eq!(store.get("k").await, Err(unavailable()), "the number of tries is bounded");
+    assert_eq!(
+        store.get("k").await,
+        Err(unavailable()),
+        "the number of tries is bounded"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,10 +226,17 @@ async fn requests_are_counted() {
     store.get("a").await.unwrap();
     store.get("b").await.unwrap_err();
     store.get("..").await.unwrap_err();
-    let counts: BTreeMap<_, _> =
-        metrics.snapshot().into_iter().map(|s| (s.operation.name(), (s.requests, s.errors, s.bytes))).collect();
+    let counts: BTreeMap<_, _> = metrics
+        .snapshot()
+        .into_iter()
+        .map(|s| (s.operation.name(), (s.requests, s.errors, s.bytes)))
+        .collect();
     assert_eq!(counts["put"], (1, 0, 3));
-    assert_eq!(counts["get"], (3, 1, 3), "a missing object is an answer, a bad key an error");
+    assert_eq!(
+        counts["get"],
+        (3, 1, 3),
+        "a missing object is an answer, a bad key an error"
+    );
     assert_eq!(counts["delete"], (0, 0, 0));
 }
 

@@ -2,6 +2,7 @@
 //!
 //! An entry is a version byte and the changes one command came to. They say what is, not how it came about, so that applying
 //! them needs no checks. New fields are added as tags; a new kind of change needs a version that every node reads.
+#![allow(missing_docs, reason = "fields say what they are; what needs words has them")]
 
 use bytes::{BufMut, Bytes, BytesMut};
 use coordinator::replica::StateError;

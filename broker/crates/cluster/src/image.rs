@@ -1,4 +1,5 @@
 //! What every node knows of the cluster: an immutable picture, replaced as a whole when something changes.
+#![allow(missing_docs, reason = "fields say what they are; what needs words has them")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

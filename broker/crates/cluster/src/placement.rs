@@ -24,8 +24,7 @@ pub fn place(
             placed.insert(shard, node);
         }
     }
-    loop {
-        let (Some(least), Some(most)) = (loads(&placed, nodes).min(), loads(&placed, nodes).max()) else { break };
+    while let (Some(least), Some(most)) = (loads(&placed, nodes).min(), loads(&placed, nodes).max()) {
         if most.0 - least.0 < 2 {
             break;
         }

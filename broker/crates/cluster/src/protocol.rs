@@ -1,4 +1,5 @@
 //! RPCs between the nodes and the controller (the leader of the log `cluster`), on the internal listener.
+#![allow(missing_docs, reason = "fields say what they are; what needs words has them")]
 
 use kafka_wire::flex_struct;
 use types::{NodeId, ShardId};

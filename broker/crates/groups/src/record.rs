@@ -1,4 +1,5 @@
 //! A group as it is kept in the shard's log.
+#![allow(missing_docs, reason = "fields say what they are; what needs words has them")]
 
 use bytes::{Bytes, BytesMut};
 use kafka_wire::flex::{Decode, Encode};

@@ -92,7 +92,9 @@ impl StoredSlot {
     pub(crate) fn encode(&self) -> Option<Vec<Bytes>> {
         let entries = &self.slot.entries;
         let index = entries.len().checked_mul(4)?;
-        let total = entries.iter().try_fold(SLOT_HEADER.checked_add(index)?, |sum, e| sum.checked_add(e.len()))?;
+        let total = entries
+            .iter()
+            .try_fold(SLOT_HEADER.checked_add(index)?, |sum, e| sum.checked_add(e.len()))?;
         if total > MAX_SLOT {
             return None;
         }
@@ -102,7 +104,9 @@ impl StoredSlot {
         rest.put_u64(self.slot.offset.0);
         rest.put_slice(&self.previous);
         rest.put_u32(u32_len(entries.len()));
-        entries.iter().for_each(|entry| rest.put_u32(u32_len(entry.len())));
+        entries
+            .iter()
+            .for_each(|entry| rest.put_u32(u32_len(entry.len())));
         let mut checked: Vec<&[u8]> = vec![&rest];
         checked.extend(entries.iter().map(|entry| &**entry));
         let mut header = preamble(SLOT_MAGIC, crc(&checked));
@@ -139,7 +143,15 @@ impl StoredSlot {
         if !input.is_empty() {
             return Err(corrupt(key, "bytes follow its last entry"));
         }
-        Ok(StoredSlot { nonce, previous, slot: Slot { offset, epoch, entries } })
+        Ok(StoredSlot {
+            nonce,
+            previous,
+            slot: Slot {
+                offset,
+                epoch,
+                entries,
+            },
+        })
     }
 }
 
@@ -188,7 +200,11 @@ fn decode_manifest(input: &mut Bytes) -> Option<Manifest> {
     let log_start = LogOffset(input.try_get_u64().ok()?);
     let node_id = input.try_get_i32().ok()?;
     let incarnation = Uuid::from_bytes(take(input)?);
-    let owner = Owner { node_id, incarnation, address: get_string(input)? };
+    let owner = Owner {
+        node_id,
+        incarnation,
+        address: get_string(input)?,
+    };
     let snapshot = match input.try_get_u8().ok()? {
         0 => None,
         _ => Some(SnapshotRef {
@@ -199,7 +215,14 @@ fn decode_manifest(input: &mut Bytes) -> Option<Manifest> {
             key: get_string(input)?,
         }),
     };
-    Some(Manifest { sequence, epoch, nonce, log_start, owner, snapshot })
+    Some(Manifest {
+        sequence,
+        epoch,
+        nonce,
+        log_start,
+        owner,
+        snapshot,
+    })
 }
 
 fn preamble(magic: &[u8; 8], crc: u32) -> BytesMut {
@@ -214,13 +237,23 @@ fn preamble(magic: &[u8; 8], crc: u32) -> BytesMut {
 fn open(key: &str, body: &Bytes, magic: &[u8; 8], limit: usize, kind: &str) -> Result<Bytes, LogError> {
     let mut input = body.clone();
     if input.len() > limit || take(&mut input) != Some(*magic) {
-        return Err(corrupt(key, &format!("a foreign object is in the place of {kind}")));
+        return Err(corrupt(
+            key,
+            &format!("a foreign object is in the place of {kind}"),
+        ));
     }
-    let version = input.try_get_u16().map_err(|_| corrupt(key, "it ends too early"))?;
+    let version = input
+        .try_get_u16()
+        .map_err(|_| corrupt(key, "it ends too early"))?;
     if version != VERSION {
-        return Err(corrupt(key, &format!("its format version {version} is not known to this release")));
+        return Err(corrupt(
+            key,
+            &format!("its format version {version} is not known to this release"),
+        ));
     }
-    let stored = input.try_get_u32().map_err(|_| corrupt(key, "it ends too early"))?;
+    let stored = input
+        .try_get_u32()
+        .map_err(|_| corrupt(key, "it ends too early"))?;
     if stored != crc(&[&input]) {
         return Err(corrupt(key, "its checksum does not match its bytes"));
     }
@@ -281,7 +314,11 @@ mod tests {
             sha256: [1; 32],
             chain: [2; 32],
         };
-        let owner = Owner { node_id: 4, incarnation: Uuid::from_u128(5), address: "host:9190".to_owned() };
+        let owner = Owner {
+            node_id: 4,
+            incarnation: Uuid::from_u128(5),
+            address: "host:9190".to_owned(),
+        };
         Manifest {
             sequence: 6,
             epoch: Epoch(7),
@@ -301,15 +338,29 @@ mod tests {
             assert_eq!(read.slot, slot(entries).slot);
             assert_eq!((read.nonce, read.previous), (Uuid::from_u128(7), genesis("log")));
         }
-        for manifest in [manifest(), Manifest { snapshot: None, ..manifest() }] {
-            assert_eq!(Manifest::decode("k", 6, &joined(&manifest.encode())).unwrap(), manifest);
+        for manifest in [
+            manifest(),
+            Manifest {
+                snapshot: None,
+                ..manifest()
+            },
+        ] {
+            assert_eq!(
+                Manifest::decode("k", 6, &joined(&manifest.encode())).unwrap(),
+                manifest
+            );
         }
     }
 
     /// A reader must understand what any earlier release wrote: this is version 1, byte for byte.
     #[test]
     fn version_1_does_not_change() {
-        let text = |body: &[Bytes]| joined(body).iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let text = |body: &[Bytes]| {
+            joined(body)
+                .iter()
+                .map(|b| format!("{b:02x}"))
+                .collect::<String>()
+        };
         let slot = text(&slot(&[b"ab", b"c"]).encode().unwrap());
         assert!(slot.starts_with("444b4c534c4f540a0001"), "{slot}");
         assert!(slot.ends_with("000000020000000200000001616263"), "{slot}");
@@ -325,23 +376,30 @@ mod tests {
         let manifest = joined(&manifest().encode());
         let decode_slot = |body: &Bytes| StoredSlot::decode("the/key", LogOffset(3), body).map(|_| ());
         let decode_manifest = |body: &Bytes| Manifest::decode("the/key", 6, body).map(|_| ());
-        let decoders: [(&Bytes, &dyn Fn(&Bytes) -> Result<(), LogError>); 2] =
-            [(&slot, &decode_slot), (&manifest, &decode_manifest)];
+        type Decode<'a> = &'a dyn Fn(&Bytes) -> Result<(), LogError>;
+        let decoders: [(&Bytes, Decode<'_>); 2] = [(&slot, &decode_slot), (&manifest, &decode_manifest)];
         for (body, decode) in decoders {
             for at in 0..body.len() {
                 let mut damaged = body.to_vec();
                 damaged[at] ^= 0x10;
                 for damaged in [Bytes::from(damaged), body.slice(..at)] {
                     let error = decode(&damaged).unwrap_err();
-                    assert!(matches!(&error, LogError::Corrupt(text) if text.contains("the/key")), "{error}");
+                    assert!(
+                        matches!(&error, LogError::Corrupt(text) if text.contains("the/key")),
+                        "{error}"
+                    );
                 }
             }
             let longer = Bytes::from([&body[..], b"x"].concat());
             assert!(decode(&longer).is_err());
         }
-        let error = StoredSlot::decode("k", LogOffset(4), &slot).unwrap_err().to_string();
+        let error = StoredSlot::decode("k", LogOffset(4), &slot)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("offset 3"), "{error}");
-        let error = decode_slot(&Bytes::from_static(b"some file of somebody else")).unwrap_err().to_string();
+        let error = decode_slot(&Bytes::from_static(b"some file of somebody else"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("foreign object"), "{error}");
     }
 

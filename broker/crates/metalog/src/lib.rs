@@ -177,7 +177,8 @@ pub trait LogWriter: Send + Sync {
 
     /// Makes `snapshot` the one to start from, and moves the start of the log up to `log_start` (no further than
     /// `snapshot.offset`; lower values than now change nothing).
-    async fn install_snapshot(&mut self, snapshot: SnapshotRef, log_start: LogOffset) -> Result<(), LogError>;
+    async fn install_snapshot(&mut self, snapshot: SnapshotRef, log_start: LogOffset)
+    -> Result<(), LogError>;
 
     /// Asks the store whether this writer still is the owner.
     async fn check(&mut self) -> Result<(), LogError>;

@@ -32,6 +32,7 @@
 
 mod read;
 mod sweep;
+mod takeover;
 mod writer;
 
 use std::sync::Arc;
@@ -43,9 +44,8 @@ use bytes::Bytes;
 use env::{Env, Instant};
 use parking_lot::Mutex;
 use types::Timestamp;
-use uuid::Uuid;
 
-use crate::format::{Hash, MAX_MANIFEST, MAX_SLOT, Manifest, StoredSlot, corrupt, genesis, hash};
+use crate::format::{Hash, MAX_MANIFEST, Manifest, corrupt};
 use crate::{Epoch, LogError, LogOffset, MetadataLog, Opened, Owner, Slot, SnapshotRef};
 use writer::Writer;
 
@@ -61,7 +61,10 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { confirm_after: Duration::from_secs(30), min_age: Duration::from_secs(3600) }
+        Options {
+            confirm_after: Duration::from_secs(30),
+            min_age: Duration::from_secs(3600),
+        }
     }
 }
 
@@ -98,7 +101,10 @@ struct Moment {
 
 impl Moment {
     fn now(env: &Env) -> Moment {
-        Moment { instant: env.instant(), wall: env.now() }
+        Moment {
+            instant: env.instant(),
+            wall: env.now(),
+        }
     }
 
     fn elapsed(self, env: &Env) -> Duration {
@@ -126,7 +132,13 @@ impl ObjectLog {
     /// The log `name` in `store`. Makes no request.
     pub fn new(store: SharedStore, name: &str, options: Options, env: Env) -> ObjectLog {
         let name = name.to_owned();
-        ObjectLog(Arc::new(Shared { env, store, name, options, known: Mutex::default() }))
+        ObjectLog(Arc::new(Shared {
+            env,
+            store,
+            name,
+            options,
+            known: Mutex::default(),
+        }))
     }
 }
 
@@ -155,7 +167,10 @@ impl Shared {
     /// The number that ends a key of slots or manifests; `None` for a foreign object.
     fn number(&self, kind: &str, key: &str) -> Option<u64> {
         let digits = key.strip_prefix(&self.directory(kind))?;
-        let number = digits.parse().ok().filter(|_| digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()));
+        let number = digits
+            .parse()
+            .ok()
+            .filter(|_| digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit()));
         if number.is_none() {
             tracing::warn!(key, "ignoring a foreign object in a metadata log");
         }
@@ -163,7 +178,13 @@ impl Shared {
     }
 
     /// Creates `key` with `body` and does not stop until it is known who did.
-    async fn create(&self, key: &str, body: &[Bytes], limit: usize, patience: Patience) -> Result<Created, LogError> {
+    async fn create(
+        &self,
+        key: &str,
+        body: &[Bytes],
+        limit: usize,
+        patience: Patience,
+    ) -> Result<Created, LogError> {
         let mut pause = Duration::from_millis(50);
         let mut attempts = 0;
         let mut look_first = false;
@@ -185,7 +206,13 @@ impl Shared {
         }
     }
 
-    async fn try_create(&self, key: &str, body: &[Bytes], limit: usize, look: bool) -> Result<Created, BlobError> {
+    async fn try_create(
+        &self,
+        key: &str,
+        body: &[Bytes],
+        limit: usize,
+        look: bool,
+    ) -> Result<Created, BlobError> {
         if !look && self.store.put_if_absent(key, body.to_vec()).await? == PutOutcome::Created {
             return Ok(Created::Ours);
         }
@@ -202,15 +229,25 @@ impl Shared {
         // A manifest that the list shows may be swept before we read it, but only if there are newer ones.
         for _ in 0..10 {
             let moment = Moment::now(&self.env);
-            let known = self.known.lock().manifest.as_ref().map(|(manifest, _)| manifest.clone());
+            let known = self
+                .known
+                .lock()
+                .manifest
+                .as_ref()
+                .map(|(manifest, _)| manifest.clone());
             let newest = self.newest_sequence(known.as_ref()).await?;
             let manifest = match (newest, known) {
                 (None, None) => return Ok(None),
                 (None, Some(known)) => known,
                 (Some(sequence), known) => {
-                    let Some(manifest) = self.read_manifest(sequence).await? else { continue };
+                    let Some(manifest) = self.read_manifest(sequence).await? else {
+                        continue;
+                    };
                     if let Some(known) = known.filter(|known| known.epoch > manifest.epoch) {
-                        let text = format!("its epoch {} is below that of manifest {}", manifest.epoch, known.sequence);
+                        let text = format!(
+                            "its epoch {} is below that of manifest {}",
+                            manifest.epoch, known.sequence
+                        );
                         return Err(corrupt(&self.manifest_key(sequence), &text));
                     }
                     manifest
@@ -219,7 +256,10 @@ impl Shared {
             self.learn_manifest(&manifest, moment);
             return Ok(Some(manifest));
         }
-        Err(LogError::Unavailable(format!("the manifest of log {} changes faster than it can be read", self.name)))
+        Err(LogError::Unavailable(format!(
+            "the manifest of log {} changes faster than it can be read",
+            self.name
+        )))
     }
 
     /// The highest sequence number above that of `known`.
@@ -228,8 +268,16 @@ impl Shared {
         let mut after = known.map(|known| self.manifest_key(known.sequence));
         let mut newest = None;
         loop {
-            let page = self.store.list(&self.directory("manifest"), after.as_deref(), PAGE).await.map_err(failed)?;
-            newest = page.iter().filter_map(|object| self.number("manifest", &object.key)).last().or(newest);
+            let page = self
+                .store
+                .list(&self.directory("manifest"), after.as_deref(), PAGE)
+                .await
+                .map_err(failed)?;
+            newest = page
+                .iter()
+                .filter_map(|object| self.number("manifest", &object.key))
+                .last()
+                .or(newest);
             match page.last() {
                 Some(last) if page.len() == PAGE => after = Some(last.key.clone()),
                 _ => return Ok(newest),
@@ -248,7 +296,11 @@ impl Shared {
 
     fn learn_manifest(&self, manifest: &Manifest, moment: Moment) {
         let mut known = self.known.lock();
-        if known.manifest.as_ref().is_none_or(|(old, _)| old.sequence <= manifest.sequence) {
+        if known
+            .manifest
+            .as_ref()
+            .is_none_or(|(old, _)| old.sequence <= manifest.sequence)
+        {
             known.manifest = Some((manifest.clone(), moment));
         }
     }
@@ -256,134 +308,6 @@ impl Shared {
     fn learn_tail(&self, tail: LogOffset) {
         let mut known = self.known.lock();
         known.tail = known.tail.max(tail);
-    }
-
-    /// Creates manifests until one of ours is the newest.
-    async fn claim(&self, owner: &Owner, nonce: Uuid) -> Result<(Manifest, Moment), LogError> {
-        loop {
-            let moment = Moment::now(&self.env);
-            let newest = self.refresh().await?;
-            let manifest = match newest {
-                None => Manifest {
-                    sequence: 0,
-                    epoch: Epoch(1),
-                    nonce,
-                    log_start: LogOffset(0),
-                    owner: owner.clone(),
-                    snapshot: None,
-                },
-                Some(newest) => Manifest {
-                    sequence: newest.sequence + 1,
-                    epoch: Epoch(newest.epoch.0 + 1),
-                    nonce,
-                    owner: owner.clone(),
-                    ..newest
-                },
-            };
-            let key = self.manifest_key(manifest.sequence);
-            let created = self.create(&key, &manifest.encode(), MAX_MANIFEST, Patience::Bounded).await?;
-            // A manifest created long after we looked may be one that was there and has been swept.
-            if matches!(created, Created::Ours) && moment.elapsed(&self.env) <= self.options.confirm_after {
-                self.learn_manifest(&manifest, moment);
-                return Ok((manifest, moment));
-            }
-            self.env.sleep(self.env.jittered(Duration::from_millis(20))).await;
-        }
-    }
-
-    /// The first slot that is not there, at or after `start`, where all slots below `start` are or were.
-    async fn find_tail(&self, start: LogOffset) -> Result<LogOffset, LogError> {
-        let (mut present, mut step) = (start, 1);
-        // `present`: everything below it exists. Doubling steps, then halving ones.
-        let mut absent = loop {
-            let probe = LogOffset(present.0 + step - 1);
-            if !self.slot_exists(probe).await? {
-                break probe;
-            }
-            present = probe.next();
-            step *= 2;
-        };
-        while present < absent {
-            let middle = LogOffset(present.0 + (absent.0 - present.0) / 2);
-            if self.slot_exists(middle).await? {
-                present = middle.next();
-            } else {
-                absent = middle;
-            }
-        }
-        Ok(present)
-    }
-
-    async fn slot_exists(&self, offset: LogOffset) -> Result<bool, LogError> {
-        self.store.head(&self.slot_key(offset)).await.map(|found| found.is_some()).map_err(failed)
-    }
-
-    /// Refuses to write at `tail` if slots exist behind it: somebody has deleted one, and going on would bury the rest.
-    async fn check_nothing_behind(&self, tail: LogOffset) -> Result<(), LogError> {
-        let list = self.store.list(&self.directory("log"), Some(&self.slot_key(tail)), 1).await.map_err(failed)?;
-        let behind = list.first().and_then(|object| self.number("log", &object.key));
-        match behind {
-            // A writer that is not fenced yet may have filled the place since we looked.
-            Some(behind) if !self.slot_exists(tail).await? => {
-                let text = format!("this slot is missing although slot {behind} exists");
-                Err(corrupt(&self.slot_key(tail), &text))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Writes the fencing slot. Returns its hash and the offset after it.
-    async fn fence(&self, manifest: &Manifest) -> Result<(Hash, LogOffset), LogError> {
-        let start = manifest.log_start.max(self.known.lock().tail);
-        let mut tail = self.find_tail(start).await?;
-        if let Some(snapshot) = manifest.snapshot.as_ref().filter(|snapshot| snapshot.offset > tail) {
-            let text = format!("this slot is missing although snapshot {} contains it", snapshot.key);
-            return Err(corrupt(&self.slot_key(tail), &text));
-        }
-        self.check_nothing_behind(tail).await?;
-        let mut previous = self.last_hash(tail, manifest).await?;
-        loop {
-            let slot = Slot { offset: tail, epoch: manifest.epoch, entries: Vec::new() };
-            let stored = StoredSlot { nonce: manifest.nonce, previous, slot };
-            let body = stored.encode().unwrap_or_default();
-            let key = self.slot_key(tail);
-            match self.create(&key, &body, MAX_SLOT, Patience::Bounded).await? {
-                Created::Ours => {
-                    self.learn_tail(tail.next());
-                    return Ok((hash(&body), tail.next()));
-                }
-                Created::Theirs(body) => {
-                    let other = StoredSlot::decode(&key, tail, &body)?;
-                    if other.slot.epoch >= manifest.epoch {
-                        return Err(self.fenced(other.slot.epoch).await);
-                    }
-                    if other.previous != previous {
-                        return Err(corrupt(&key, "it does not follow the slot before it"));
-                    }
-                    previous = hash(&[body]);
-                    tail = tail.next();
-                }
-            }
-        }
-    }
-
-    /// The hash of the last slot, before `tail`; an error if it shows that `manifest` came too late.
-    async fn last_hash(&self, tail: LogOffset, manifest: &Manifest) -> Result<Hash, LogError> {
-        if tail.0 == 0 {
-            return Ok(genesis(&self.name));
-        }
-        // Slots that were trimmed before our manifest are older than it.
-        if let Some(snapshot) = manifest.snapshot.as_ref().filter(|snapshot| snapshot.offset == tail)
-            && manifest.log_start == tail
-        {
-            return Ok(snapshot.chain);
-        }
-        let last = LogOffset(tail.0 - 1);
-        match self.fetch(last).await? {
-            Some((stored, _)) if stored.slot.epoch >= manifest.epoch => Err(self.fenced(stored.slot.epoch).await),
-            Some((_, hash)) => Ok(hash),
-            None => Err(corrupt(&self.slot_key(last), "this slot is missing")),
-        }
     }
 
     /// What looks like damage to a leader of `epoch` may be the work of a later one, trims included.
@@ -401,9 +325,10 @@ impl Shared {
     /// The error for a writer that met `epoch`; names the owner if the store says so.
     async fn fenced(&self, epoch: Epoch) -> LogError {
         match self.refresh().await {
-            Ok(Some(newest)) if newest.epoch >= epoch => {
-                LogError::Fenced { epoch: newest.epoch, owner: Some(newest.owner) }
-            }
+            Ok(Some(newest)) if newest.epoch >= epoch => LogError::Fenced {
+                epoch: newest.epoch,
+                owner: Some(newest.owner),
+            },
             _ => LogError::Fenced { epoch, owner: None },
         }
     }
@@ -423,7 +348,11 @@ fn same(body: &[Bytes], mut bytes: &[u8]) -> bool {
 #[async_trait]
 impl MetadataLog for ObjectLog {
     async fn owner(&self) -> Result<Option<(Epoch, Owner)>, LogError> {
-        Ok(self.0.refresh().await?.map(|manifest| (manifest.epoch, manifest.owner)))
+        Ok(self
+            .0
+            .refresh()
+            .await?
+            .map(|manifest| (manifest.epoch, manifest.owner)))
     }
 
     async fn open(&self, owner: Owner) -> Result<Opened, LogError> {
@@ -447,7 +376,13 @@ impl MetadataLog for ObjectLog {
         let opened = (manifest.epoch, manifest.snapshot.clone(), manifest.log_start);
         let writer = Writer::new(shared.clone(), manifest, tail, previous, confirmed);
         let (epoch, snapshot, log_start) = opened;
-        Ok(Opened { writer: Box::new(writer), epoch, snapshot, log_start, tail })
+        Ok(Opened {
+            writer: Box::new(writer),
+            epoch,
+            snapshot,
+            log_start,
+            tail,
+        })
     }
 
     async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError> {

@@ -7,6 +7,14 @@
 //! - the final state has every acknowledged entry, once;
 //! - an acknowledged slot of an epoch lies before the fencing slot of the next;
 //! - epochs grow from one take-over to the next.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers of tests"
+)]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +27,10 @@ use env::{Env, Simulation};
 use metalog::{Epoch, LogError, LogOffset, MetadataLog, ObjectLog, Opened, Options, Owner};
 use parking_lot::Mutex;
 
-const OPTIONS: Options = Options { confirm_after: Duration::from_secs(5), min_age: Duration::from_secs(40) };
+const OPTIONS: Options = Options {
+    confirm_after: Duration::from_secs(5),
+    min_age: Duration::from_secs(40),
+};
 const RUN: Duration = Duration::from_secs(1500);
 
 /// What happened, in the order in which it was known.
@@ -43,14 +54,20 @@ fn unreliable(inner: &SharedStore, env: &Env, one_in: u64) -> SharedStore {
     let dice = env.clone();
     let plan = move |operation: Operation, _: &str| {
         let ms = |bound: u64| Duration::from_millis(dice.random_below(bound));
-        let mut decision = Decision { delay: ms(40), fault: Fault::None };
+        let mut decision = Decision {
+            delay: ms(40),
+            fault: Fault::None,
+        };
         if dice.random_below(one_in) == 0 {
             let error = match dice.random_below(3) {
                 0 => BlobError::Timeout("no answer".to_owned()),
                 1 => BlobError::Throttled("slow down".to_owned()),
                 _ => BlobError::Unavailable("reset".to_owned()),
             };
-            let write = matches!(operation, Operation::Put | Operation::PutIfAbsent | Operation::Delete);
+            let write = matches!(
+                operation,
+                Operation::Put | Operation::PutIfAbsent | Operation::Delete
+            );
             decision.fault = match dice.random_below(4) {
                 0 => Fault::Fail(error),
                 1 if write => Fault::LoseReply(BlobError::Timeout("reply lost".to_owned())),
@@ -69,11 +86,18 @@ fn unreliable(inner: &SharedStore, env: &Env, one_in: u64) -> SharedStore {
 }
 
 fn encode(numbers: &[u64]) -> Vec<Bytes> {
-    numbers.iter().map(|number| Bytes::copy_from_slice(&number.to_be_bytes())).collect()
+    numbers
+        .iter()
+        .map(|number| Bytes::copy_from_slice(&number.to_be_bytes()))
+        .collect()
 }
 
 fn decode(bytes: &[u8], into: &mut Vec<u64>) {
-    into.extend(bytes.chunks(8).map(|chunk| u64::from_be_bytes(chunk.try_into().unwrap())));
+    into.extend(
+        bytes
+            .chunks(8)
+            .map(|chunk| u64::from_be_bytes(chunk.try_into().unwrap())),
+    );
 }
 
 /// Rebuilds the state as a new leader or a reader does.
@@ -139,12 +163,18 @@ async fn node(id: i32, store: SharedStore, env: Env, history: Shared) {
         env.sleep(Duration::from_millis(env.random_below(30_000))).await;
         // A handle that is kept over crashes of its writer is a follower; a new one is a new process.
         let fresh = ObjectLog::clone(&log);
-        let owner = Owner { node_id: id, incarnation: env.uuid(), address: format!("node-{id}:9190") };
+        let owner = Owner {
+            node_id: id,
+            incarnation: env.uuid(),
+            address: format!("node-{id}:9190"),
+        };
         let life = Duration::from_millis(env.random_below(120_000));
         match env.timeout(life, lead(&fresh, owner, &env, &history)).await {
             Err(_) => history.lock().crashes += 1,
             Ok(Err(LogError::Fenced { .. })) => history.lock().fenced += 1,
-            Ok(Err(error @ (LogError::Corrupt(_) | LogError::Invalid(_) | LogError::Closed))) => panic!("{error}"),
+            Ok(Err(error @ (LogError::Corrupt(_) | LogError::Invalid(_) | LogError::Closed))) => {
+                panic!("{error}")
+            }
             Ok(_) => {}
         }
     }
@@ -205,7 +235,11 @@ async fn run(seed: u64) -> String {
         nodes.push(env);
     }
     let env = world.node("follower");
-    tasks.push(env.spawn(follow(unreliable(&store, &outside, one_in), env.clone(), history.clone())));
+    tasks.push(env.spawn(follow(
+        unreliable(&store, &outside, one_in),
+        env.clone(),
+        history.clone(),
+    )));
     nodes.push(env);
     outside.sleep(RUN).await;
     for env in nodes {
@@ -219,13 +253,26 @@ async fn run(seed: u64) -> String {
 
     let reader = world.node("reader");
     let log = ObjectLog::new(store, "x", OPTIONS, reader.clone());
-    let owner = Owner { node_id: 9, incarnation: reader.uuid(), address: "reader:1".to_owned() };
+    let owner = Owner {
+        node_id: 9,
+        incarnation: reader.uuid(),
+        address: "reader:1".to_owned(),
+    };
     let opened = log.open(owner).await.unwrap();
     let last = rebuild(&log, &opened).await.unwrap();
     let mut history = history.lock();
     history.takeovers.push((opened.epoch, opened.tail));
     check(&history, &last);
-    let History { acknowledged, takeovers, states, crashes, fenced, trims, swept, .. } = &*history;
+    let History {
+        acknowledged,
+        takeovers,
+        states,
+        crashes,
+        fenced,
+        trims,
+        swept,
+        ..
+    } = &*history;
     format!(
         "{} acknowledged, {} entries, {} takeovers, {} states, {crashes} crashes, {fenced} fenced, {trims} trims, {swept} swept",
         acknowledged.len(),
@@ -242,30 +289,49 @@ fn check(history: &History, last: &[u64]) {
     let mut in_order = history.acknowledged.clone();
     in_order.sort_by_key(|(_, offset, _)| *offset);
     for (_, offset, numbers) in &in_order {
-        let found = last[position..].windows(numbers.len()).position(|window| window == numbers);
-        position += found.unwrap_or_else(|| panic!("acknowledged entries {numbers:?} at {offset} are lost or moved"));
+        let found = last[position..]
+            .windows(numbers.len())
+            .position(|window| window == numbers);
+        position +=
+            found.unwrap_or_else(|| panic!("acknowledged entries {numbers:?} at {offset} are lost or moved"));
         position += numbers.len();
     }
     for (known, state) in &history.states {
-        assert!(last.starts_with(state), "a state was seen that is not part of the history");
+        assert!(
+            last.starts_with(state),
+            "a state was seen that is not part of the history"
+        );
         let seen: BTreeSet<u64> = state.iter().copied().collect();
         for (_, offset, numbers) in &history.acknowledged[..*known] {
-            assert!(numbers.iter().all(|n| seen.contains(n)), "a new leader misses {numbers:?} at {offset}");
+            assert!(
+                numbers.iter().all(|n| seen.contains(n)),
+                "a new leader misses {numbers:?} at {offset}"
+            );
         }
     }
     // Take-overs are noted when `open` returns, which need not be their order in the log.
     let mut takeovers = history.takeovers.clone();
     takeovers.sort();
-    assert!(takeovers.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "epochs and fences grow together: {takeovers:?}");
+    assert!(
+        takeovers.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1),
+        "epochs and fences grow together: {takeovers:?}"
+    );
     for (epoch, offset, _) in &history.acknowledged {
         let next = takeovers.iter().find(|(other, _)| other > epoch).unwrap();
-        assert!(offset.next() < next.1, "slot {offset} of epoch {epoch} lies behind the fence of {next:?}");
+        assert!(
+            offset.next() < next.1,
+            "slot {offset} of epoch {epoch} lies behind the fence of {next:?}"
+        );
     }
 }
 
 fn simulate(seed: u64) -> String {
     println!("SEED={seed}");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     let summary = runtime.block_on(run(seed));
     println!("  {summary}");
     summary

@@ -1,4 +1,12 @@
 //! The engine `object`: conformance, and what damage, strangers and pauses do to it.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "helpers of tests"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +19,17 @@ use metalog::{LogError, LogOffset, LogWriter, MetadataLog, ObjectLog, Opened, Op
 use parking_lot::Mutex;
 
 const MIN_AGE: Duration = Duration::from_secs(60);
-const OPTIONS: Options = Options { confirm_after: Duration::from_secs(5), min_age: MIN_AGE };
+const OPTIONS: Options = Options {
+    confirm_after: Duration::from_secs(5),
+    min_age: MIN_AGE,
+};
 
 fn owner(env: &Env, node_id: i32) -> Owner {
-    Owner { node_id, incarnation: env.uuid(), address: format!("node-{node_id}:9190") }
+    Owner {
+        node_id,
+        incarnation: env.uuid(),
+        address: format!("node-{node_id}:9190"),
+    }
 }
 
 fn entry(text: &str) -> Vec<Bytes> {
@@ -55,7 +70,12 @@ async fn conforms_in_memory() {
     let env = Env::simulated(1);
     let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
     let logs = |name: &str| -> Arc<dyn MetadataLog> {
-        Arc::new(ObjectLog::new(store.clone(), name, Options::default(), env.clone()))
+        Arc::new(ObjectLog::new(
+            store.clone(),
+            name,
+            Options::default(),
+            env.clone(),
+        ))
     };
     conformance::run(&logs, &env).await.unwrap();
 }
@@ -66,7 +86,12 @@ async fn conforms_in_a_local_folder() {
     let root = tempfile::tempdir().unwrap();
     let store: SharedStore = Arc::new(LocalStore::open(root.path(), env.clone()).await.unwrap());
     let logs = |name: &str| -> Arc<dyn MetadataLog> {
-        Arc::new(ObjectLog::new(store.clone(), name, Options::default(), env.clone()))
+        Arc::new(ObjectLog::new(
+            store.clone(),
+            name,
+            Options::default(),
+            env.clone(),
+        ))
     };
     conformance::run(&logs, &env).await.unwrap();
 }
@@ -115,7 +140,10 @@ async fn a_slot_of_another_history_breaks_the_chain() {
     let env = Env::simulated(1);
     let (store, _) = filled(&env, 6).await;
     let (other, _) = filled(&env, 6).await;
-    store.put(&slot_key(3), vec![other.get(&slot_key(3)).await.unwrap()]).await.unwrap();
+    store
+        .put(&slot_key(3), vec![other.get(&slot_key(3)).await.unwrap()])
+        .await
+        .unwrap();
     // Found from in front of it, when starting at it, and when starting behind it.
     for from in [0, 3, 4] {
         let reader = log(&store, &env);
@@ -149,12 +177,22 @@ async fn a_missing_slot_is_reported_and_never_filled() {
             other => panic!("slot {missing}: {:?}", other.map(|opened| opened.tail)),
         };
         assert!(is_corrupt(&error, &slot_key(missing)), "{error}");
-        assert!(store.head(&slot_key(missing)).await.unwrap().is_none(), "it was not written again");
+        assert!(
+            store.head(&slot_key(missing)).await.unwrap().is_none(),
+            "it was not written again"
+        );
     }
     // A snapshot says that there must be more.
     let (store, mut opened) = filled(&env, 8).await;
-    let snapshot = log(&store, &env).put_snapshot(LogOffset(8), vec![]).await.unwrap();
-    opened.writer.install_snapshot(snapshot, LogOffset(2)).await.unwrap();
+    let snapshot = log(&store, &env)
+        .put_snapshot(LogOffset(8), vec![])
+        .await
+        .unwrap();
+    opened
+        .writer
+        .install_snapshot(snapshot, LogOffset(2))
+        .await
+        .unwrap();
     store.delete_many(&[slot_key(6), slot_key(7)]).await.unwrap();
     let error = log(&store, &env).open(owner(&env, 2)).await.err().unwrap();
     assert!(is_corrupt(&error, &slot_key(6)), "{error}");
@@ -164,12 +202,22 @@ async fn a_missing_slot_is_reported_and_never_filled() {
 async fn a_damaged_manifest_or_snapshot_is_reported_with_its_key() {
     let env = Env::simulated(1);
     let (store, mut opened) = filled(&env, 4).await;
-    let snapshot = log(&store, &env).put_snapshot(LogOffset(2), entry("state")).await.unwrap();
-    opened.writer.install_snapshot(snapshot.clone(), LogOffset(0)).await.unwrap();
+    let snapshot = log(&store, &env)
+        .put_snapshot(LogOffset(2), entry("state"))
+        .await
+        .unwrap();
+    opened
+        .writer
+        .install_snapshot(snapshot.clone(), LogOffset(0))
+        .await
+        .unwrap();
     replace(&store, &snapshot.key, |body| body[0] ^= 1).await;
     let error = log(&store, &env).get_snapshot(&snapshot).await.unwrap_err();
     assert!(is_corrupt(&error, &snapshot.key), "{error}");
-    store.delete_many(&[snapshot.key.clone()]).await.unwrap();
+    store
+        .delete_many(std::slice::from_ref(&snapshot.key))
+        .await
+        .unwrap();
     let error = log(&store, &env).get_snapshot(&snapshot).await.unwrap_err();
     assert!(is_corrupt(&error, &snapshot.key), "{error}");
 
@@ -195,8 +243,15 @@ async fn foreign_objects_beside_ours_do_no_harm_and_are_left_alone() {
     for key in foreign {
         store.put(key, entry("not ours")).await.unwrap();
     }
-    let snapshot = log(&store, &env).put_snapshot(LogOffset(5), vec![]).await.unwrap();
-    opened.writer.install_snapshot(snapshot, LogOffset(5)).await.unwrap();
+    let snapshot = log(&store, &env)
+        .put_snapshot(LogOffset(5), vec![])
+        .await
+        .unwrap();
+    opened
+        .writer
+        .install_snapshot(snapshot, LogOffset(5))
+        .await
+        .unwrap();
     let next = log(&store, &env).open(owner(&env, 2)).await.unwrap();
     assert_eq!((next.log_start, next.tail), (LogOffset(5), LogOffset(7)));
     log(&store, &env).sweep().await.unwrap();
@@ -210,13 +265,24 @@ async fn a_sweep_deletes_what_has_been_dead_for_long_and_nothing_else() {
     let env = Env::simulated(1);
     let (store, mut opened) = filled(&env, 10).await;
     let reader = log(&store, &env);
-    let orphan = reader.put_snapshot(LogOffset(3), entry("never installed")).await.unwrap();
+    let orphan = reader
+        .put_snapshot(LogOffset(3), entry("never installed"))
+        .await
+        .unwrap();
     let first = reader.put_snapshot(LogOffset(4), entry("first")).await.unwrap();
-    opened.writer.install_snapshot(first.clone(), LogOffset(4)).await.unwrap();
+    opened
+        .writer
+        .install_snapshot(first.clone(), LogOffset(4))
+        .await
+        .unwrap();
     assert_eq!(reader.sweep().await.unwrap(), 0, "too young");
     env.sleep(MIN_AGE).await;
     let second = reader.put_snapshot(LogOffset(8), entry("second")).await.unwrap();
-    opened.writer.install_snapshot(second.clone(), LogOffset(8)).await.unwrap();
+    opened
+        .writer
+        .install_snapshot(second.clone(), LogOffset(8))
+        .await
+        .unwrap();
     // Slots 0..4, the first manifest and the orphan; the second boundary has been there for no time at all.
     assert_eq!(reader.sweep().await.unwrap(), 6);
     assert!(store.head(&slot_key(3)).await.unwrap().is_none());
@@ -224,9 +290,16 @@ async fn a_sweep_deletes_what_has_been_dead_for_long_and_nothing_else() {
     assert!(store.head(&orphan.key).await.unwrap().is_none());
     assert!(store.head(&first.key).await.unwrap().is_some());
     env.sleep(MIN_AGE).await;
-    assert_eq!(reader.sweep().await.unwrap(), 6, "slots 4..8, a manifest, a snapshot");
+    assert_eq!(
+        reader.sweep().await.unwrap(),
+        6,
+        "slots 4..8, a manifest, a snapshot"
+    );
     assert_eq!(reader.sweep().await.unwrap(), 0);
-    assert_eq!(log(&store, &env).get_snapshot(&second).await.unwrap().concat(), b"second");
+    assert_eq!(
+        log(&store, &env).get_snapshot(&second).await.unwrap().concat(),
+        b"second"
+    );
     let last = log(&store, &env).open(owner(&env, 2)).await.unwrap();
     assert_eq!((last.log_start, last.tail), (LogOffset(8), LogOffset(11)));
 }
@@ -236,7 +309,10 @@ fn holding(inner: &SharedStore, env: &Env, key: String, hold: Duration) -> Share
     let armed = Mutex::new(true);
     let plan = move |operation: Operation, at: &str| {
         let held = operation == Operation::PutIfAbsent && at == key && std::mem::take(&mut *armed.lock());
-        Decision { delay: if held { hold } else { Duration::ZERO }, fault: Fault::None }
+        Decision {
+            delay: if held { hold } else { Duration::ZERO },
+            fault: Fault::None,
+        }
     };
     Arc::new(Faulty::new(inner.clone(), env.clone(), Arc::new(plan)))
 }
@@ -259,30 +335,59 @@ async fn a_writer_paused_across_a_trim_gets_nothing_acknowledged() {
     env.sleep(Duration::from_secs(1)).await;
 
     let follower = log(&inner, &env);
-    assert_eq!(follower.read(LogOffset(0), 1 << 20).await.unwrap().len(), 2, "a follower stands at slot 2");
+    assert_eq!(
+        follower.read(LogOffset(0), 1 << 20).await.unwrap().len(),
+        2,
+        "a follower stands at slot 2"
+    );
 
     let new_owner = owner(&env, 2);
     let new_log = log(&inner, &env);
     let mut new = new_log.open(new_owner.clone()).await.unwrap();
-    assert_eq!(new.tail, LogOffset(3), "the fencing slot is where the paused writer wants to write");
+    assert_eq!(
+        new.tail,
+        LogOffset(3),
+        "the fencing slot is where the paused writer wants to write"
+    );
     append_until(&mut *new.writer, 10).await;
     let snapshot = new_log.put_snapshot(LogOffset(9), vec![]).await.unwrap();
     new.writer.install_snapshot(snapshot, LogOffset(9)).await.unwrap();
     env.sleep(MIN_AGE).await;
     assert!(new_log.sweep().await.unwrap() > 0);
-    assert!(inner.head(&slot_key(2)).await.unwrap().is_none(), "slot 2 is gone");
+    assert!(
+        inner.head(&slot_key(2)).await.unwrap().is_none(),
+        "slot 2 is gone"
+    );
 
     let ended = paused.await.unwrap();
-    assert_eq!(ended, Err(LogError::Fenced { epoch: new.epoch, owner: Some(new_owner) }));
-    assert!(inner.head(&slot_key(2)).await.unwrap().is_some(), "the ghost has created it again");
+    assert_eq!(
+        ended,
+        Err(LogError::Fenced {
+            epoch: new.epoch,
+            owner: Some(new_owner)
+        })
+    );
+    assert!(
+        inner.head(&slot_key(2)).await.unwrap().is_some(),
+        "the ghost has created it again"
+    );
 
-    let trimmed = Err(LogError::Trimmed { log_start: LogOffset(9) });
-    assert_eq!(follower.read(LogOffset(2), 1 << 20).await, trimmed, "and nobody believes in it");
+    let trimmed = Err(LogError::Trimmed {
+        log_start: LogOffset(9),
+    });
+    assert_eq!(
+        follower.read(LogOffset(2), 1 << 20).await,
+        trimmed,
+        "and nobody believes in it"
+    );
     let next = log(&inner, &env).open(owner(&env, 3)).await.unwrap();
     assert_eq!((next.log_start, next.tail), (LogOffset(9), LogOffset(11)));
     env.sleep(MIN_AGE).await;
     new_log.sweep().await.unwrap();
-    assert!(inner.head(&slot_key(2)).await.unwrap().is_none(), "the next sweep takes it away");
+    assert!(
+        inner.head(&slot_key(2)).await.unwrap().is_none(),
+        "the next sweep takes it away"
+    );
 }
 
 /// The same hole for a take-over that is paused between its look at the manifest and its own manifest.
@@ -291,7 +396,12 @@ async fn a_take_over_paused_across_a_sweep_does_not_reuse_an_epoch() {
     let env = Env::simulated(1);
     let inner: SharedStore = Arc::new(MemoryStore::new(env.clone()));
     log(&inner, &env).open(owner(&env, 1)).await.unwrap();
-    let stuck = holding(&inner, &env, "meta/x/manifest/00000000000000000001".to_owned(), MIN_AGE * 10);
+    let stuck = holding(
+        &inner,
+        &env,
+        "meta/x/manifest/00000000000000000001".to_owned(),
+        MIN_AGE * 10,
+    );
     let (paused_log, paused_owner) = (log(&stuck, &env), owner(&env, 2));
     let paused = env.spawn(async move { paused_log.open(paused_owner).await.map(|opened| opened.epoch) });
     env.sleep(Duration::from_secs(1)).await;
@@ -301,7 +411,13 @@ async fn a_take_over_paused_across_a_sweep_does_not_reuse_an_epoch() {
         env.sleep(MIN_AGE).await;
         log(&inner, &env).sweep().await.unwrap();
     }
-    assert!(inner.head("meta/x/manifest/00000000000000000001").await.unwrap().is_none());
+    assert!(
+        inner
+            .head("meta/x/manifest/00000000000000000001")
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(paused.await.unwrap().unwrap().0, epoch + 1);
 }
 
@@ -315,7 +431,10 @@ async fn a_take_over_that_is_overtaken_stands_down() {
     let armed = Mutex::new(true);
     let plan = move |operation: Operation, _: &str| {
         let held = operation == Operation::Head && std::mem::take(&mut *armed.lock());
-        Decision { delay: Duration::from_secs(if held { 3 } else { 0 }), fault: Fault::None }
+        Decision {
+            delay: Duration::from_secs(if held { 3 } else { 0 }),
+            fault: Fault::None,
+        }
     };
     let slow: SharedStore = Arc::new(Faulty::new(inner.clone(), env.clone(), Arc::new(plan)));
     let (slow_log, slow_owner) = (log(&slow, &env), owner(&env, 2));
@@ -324,7 +443,10 @@ async fn a_take_over_that_is_overtaken_stands_down() {
     let mut leader = log(&inner, &env).open(owner(&env, 3)).await.unwrap();
     leader.writer.append(entry("x")).await.unwrap();
     let error = overtaken.await.unwrap().unwrap_err();
-    assert!(matches!(error, LogError::Fenced { epoch, .. } if epoch == leader.epoch), "{error}");
+    assert!(
+        matches!(error, LogError::Fenced { epoch, .. } if epoch == leader.epoch),
+        "{error}"
+    );
     leader.writer.append(entry("y")).await.unwrap();
 }
 
@@ -333,7 +455,10 @@ async fn a_busy_old_writer_does_not_outrun_its_successor() {
     let env = Env::simulated(1);
     let inner: SharedStore = Arc::new(MemoryStore::new(env.clone()));
     let store = |ms: u64| -> SharedStore {
-        let plan = move |_: Operation, _: &str| Decision { delay: Duration::from_millis(ms), fault: Fault::None };
+        let plan = move |_: Operation, _: &str| Decision {
+            delay: Duration::from_millis(ms),
+            fault: Fault::None,
+        };
         Arc::new(Faulty::new(inner.clone(), env.clone(), Arc::new(plan)))
     };
     let mut old = log(&store(10), &env).open(owner(&env, 1)).await.unwrap();
@@ -370,7 +495,11 @@ async fn a_lost_reply_is_told_from_a_lost_race() {
     for offset in 1..5 {
         assert_eq!(opened.writer.append(entry("x")).await, Ok(LogOffset(offset)));
     }
-    assert_eq!(inner.list("meta/x/log/", None, 100).await.unwrap().len(), 5, "each once");
+    assert_eq!(
+        inner.list("meta/x/log/", None, 100).await.unwrap().len(),
+        5,
+        "each once"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -379,7 +508,9 @@ async fn a_cancelled_append_closes_the_writer() {
     let inner: SharedStore = Arc::new(MemoryStore::new(env.clone()));
     let store = holding(&inner, &env, slot_key(1), Duration::from_secs(60));
     let mut opened = log(&store, &env).open(owner(&env, 1)).await.unwrap();
-    env.timeout(Duration::from_secs(1), opened.writer.append(entry("x"))).await.unwrap_err();
+    env.timeout(Duration::from_secs(1), opened.writer.append(entry("x")))
+        .await
+        .unwrap_err();
     assert_eq!(opened.writer.append(entry("y")).await, Err(LogError::Closed));
     assert_eq!(opened.writer.check().await, Err(LogError::Closed));
     let mut again = log(&store, &env).open(owner(&env, 1)).await.unwrap();
@@ -394,13 +525,20 @@ async fn an_append_outlasts_an_outage_but_an_open_reports_it() {
     let seen = down.clone();
     let plan = move |_: Operation, _: &str| Decision {
         delay: Duration::ZERO,
-        fault: if *seen.lock() { Fault::Fail(BlobError::Denied("key revoked".to_owned())) } else { Fault::None },
+        fault: if *seen.lock() {
+            Fault::Fail(BlobError::Denied("key revoked".to_owned()))
+        } else {
+            Fault::None
+        },
     };
     let store: SharedStore = Arc::new(Faulty::new(inner, env.clone(), Arc::new(plan)));
     let mut opened = log(&store, &env).open(owner(&env, 1)).await.unwrap();
     *down.lock() = true;
     let error = log(&store, &env).open(owner(&env, 2)).await.err().unwrap();
-    assert!(matches!(&error, LogError::Unavailable(text) if text.contains("key revoked")), "{error}");
+    assert!(
+        matches!(&error, LogError::Unavailable(text) if text.contains("key revoked")),
+        "{error}"
+    );
     let waiting = env.spawn(async move { opened.writer.append(entry("x")).await });
     env.sleep(Duration::from_secs(600)).await;
     assert!(!waiting.is_finished());

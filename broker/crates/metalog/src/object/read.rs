@@ -30,7 +30,12 @@ impl Shared {
     }
 
     pub(super) async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError> {
-        let known = self.known.lock().manifest.as_ref().map(|(manifest, _)| manifest.clone());
+        let known = self
+            .known
+            .lock()
+            .manifest
+            .as_ref()
+            .map(|(manifest, _)| manifest.clone());
         let manifest = match known {
             Some(known) => known,
             None => match self.refresh().await? {
@@ -41,7 +46,8 @@ impl Shared {
         not_trimmed(from, &manifest)?;
         let slots = self.read_chained(from, max_bytes, &manifest).await?;
         let seen_at = self.known.lock().manifest.as_ref().map(|(_, moment)| *moment);
-        let stale = seen_at.is_none_or(|moment: Moment| moment.elapsed(&self.env) > self.options.confirm_after);
+        let stale =
+            seen_at.is_none_or(|moment: Moment| moment.elapsed(&self.env) > self.options.confirm_after);
         let missing = slots.is_empty() && from < self.known.lock().tail;
         if stale || missing {
             // What was just read, or just not found, may have been deleted and created again.
@@ -108,7 +114,11 @@ impl Shared {
         if offset.0 == 0 {
             return Ok(Some(genesis(&self.name)));
         }
-        if let Some(snapshot) = manifest.snapshot.as_ref().filter(|snapshot| snapshot.offset == offset) {
+        if let Some(snapshot) = manifest
+            .snapshot
+            .as_ref()
+            .filter(|snapshot| snapshot.offset == offset)
+        {
             return Ok(Some(snapshot.chain));
         }
         if offset <= manifest.log_start {
@@ -117,8 +127,16 @@ impl Shared {
         Ok(self.fetch(LogOffset(offset.0 - 1)).await?.map(|(_, hash)| hash))
     }
 
-    pub(super) async fn put_snapshot(&self, offset: LogOffset, body: Vec<Bytes>) -> Result<SnapshotRef, LogError> {
-        let missing = || LogError::Invalid(format!("no snapshot at offset {offset}: the slot before it is not there"));
+    pub(super) async fn put_snapshot(
+        &self,
+        offset: LogOffset,
+        body: Vec<Bytes>,
+    ) -> Result<SnapshotRef, LogError> {
+        let missing = || {
+            LogError::Invalid(format!(
+                "no snapshot at offset {offset}: the slot before it is not there"
+            ))
+        };
         let before = LogOffset(offset.0.checked_sub(1).ok_or_else(missing)?);
         let Some((_, chain)) = self.fetch(before).await? else {
             // Perhaps a later leader has trimmed the log that far.
@@ -128,17 +146,30 @@ impl Shared {
             return Err(missing());
         };
         let (body, size, sha256) = self.env.blocking(move || digest(body)).await;
-        let key = format!("{}{:020}-{}", self.directory("snapshot"), offset.0, self.env.uuid().simple());
+        let key = format!(
+            "{}{:020}-{}",
+            self.directory("snapshot"),
+            offset.0,
+            self.env.uuid().simple()
+        );
         self.store.put(&key, body).await.map_err(failed)?;
-        Ok(SnapshotRef { offset, key, size, sha256, chain })
+        Ok(SnapshotRef {
+            offset,
+            key,
+            size,
+            sha256,
+            chain,
+        })
     }
 
     /// Swept, because a later one has taken its place, or lost.
     async fn missing_snapshot(&self, snapshot: &SnapshotRef) -> LogError {
         match self.refresh().await {
-            Ok(Some(Manifest { log_start, snapshot: Some(newest), .. })) if newest.offset > snapshot.offset => {
-                LogError::Trimmed { log_start }
-            }
+            Ok(Some(Manifest {
+                log_start,
+                snapshot: Some(newest),
+                ..
+            })) if newest.offset > snapshot.offset => LogError::Trimmed { log_start },
             Ok(_) => corrupt(&snapshot.key, "this snapshot is missing"),
             Err(error) => error,
         }
@@ -146,7 +177,9 @@ impl Shared {
 
     pub(super) async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError> {
         let key = &snapshot.key;
-        let starts: Vec<u64> = (0..snapshot.size.div_ceil(PIECE)).map(|piece| piece * PIECE).collect();
+        let starts: Vec<u64> = (0..snapshot.size.div_ceil(PIECE))
+            .map(|piece| piece * PIECE)
+            .collect();
         let mut body = Vec::with_capacity(starts.len());
         for some in starts.chunks(PIECES_AT_ONCE) {
             let pieces = some.iter().map(|start| {
@@ -181,5 +214,9 @@ fn digest(body: Vec<Bytes>) -> (Vec<Bytes>, u64, [u8; 32]) {
 
 fn not_trimmed(from: LogOffset, manifest: &Manifest) -> Result<(), LogError> {
     let log_start = manifest.log_start;
-    if from < log_start { Err(LogError::Trimmed { log_start }) } else { Ok(()) }
+    if from < log_start {
+        Err(LogError::Trimmed { log_start })
+    } else {
+        Ok(())
+    }
 }

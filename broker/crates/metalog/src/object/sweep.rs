@@ -18,22 +18,39 @@ impl Shared {
             .filter(|object| self.is_old(object))
             .filter_map(|object| Some((self.number("manifest", &object.key)?, object.key)))
             .collect();
-        let Some((deciding, _)) = manifests.last() else { return Ok(0) };
-        let Some(manifest) = self.read_manifest(*deciding).await? else { return Ok(0) };
-        let mut dead: Vec<String> =
-            manifests.iter().filter(|(sequence, _)| sequence < deciding).map(|(_, key)| key.clone()).collect();
+        let Some((deciding, _)) = manifests.last() else {
+            return Ok(0);
+        };
+        let Some(manifest) = self.read_manifest(*deciding).await? else {
+            return Ok(0);
+        };
+        let mut dead: Vec<String> = manifests
+            .iter()
+            .filter(|(sequence, _)| sequence < deciding)
+            .map(|(_, key)| key.clone())
+            .collect();
 
         let is_dead = |object: &ObjectMeta| {
-            self.number("log", &object.key).is_none_or(|offset| LogOffset(offset) < manifest.log_start)
+            self.number("log", &object.key)
+                .is_none_or(|offset| LogOffset(offset) < manifest.log_start)
         };
         let slots = self.pages(&self.directory("log"), is_dead).await?;
-        dead.extend(slots.into_iter().filter(|o| self.number("log", &o.key).is_some()).map(|object| object.key));
+        dead.extend(
+            slots
+                .into_iter()
+                .filter(|o| self.number("log", &o.key).is_some())
+                .map(|object| object.key),
+        );
 
         if let Some(kept) = manifest.snapshot.as_ref().map(|snapshot| snapshot.offset) {
             // One that was never installed goes too, once a later one has been.
-            let is_dead = |object: &ObjectMeta| self.snapshot_offset(&object.key).is_none_or(|offset| offset < kept);
+            let is_dead = |object: &ObjectMeta| {
+                self.snapshot_offset(&object.key)
+                    .is_none_or(|offset| offset < kept)
+            };
             let snapshots = self.pages(&self.directory("snapshot"), is_dead).await?;
-            let ours = |object: &ObjectMeta| self.snapshot_offset(&object.key).is_some() && self.is_old(object);
+            let ours =
+                |object: &ObjectMeta| self.snapshot_offset(&object.key).is_some() && self.is_old(object);
             dead.extend(snapshots.into_iter().filter(ours).map(|object| object.key));
         }
         let failures = self.store.delete_many(&dead).await.map_err(failed)?;

@@ -34,7 +34,15 @@ impl Writer {
         previous: Hash,
         confirmed: Moment,
     ) -> Writer {
-        Writer { shared, manifest, next, previous, confirmed, looked_at: confirmed.instant, ended: None }
+        Writer {
+            shared,
+            manifest,
+            next,
+            previous,
+            confirmed,
+            looked_at: confirmed.instant,
+            ended: None,
+        }
     }
 
     fn begin(&mut self) -> Result<Moment, LogError> {
@@ -59,7 +67,11 @@ impl Writer {
         loop {
             match self.look().await {
                 Err(LogError::Unavailable(error)) => {
-                    tracing::warn!(log = shared.name, error, "the manifest cannot be read; tried again");
+                    tracing::warn!(
+                        log = shared.name,
+                        error,
+                        "the manifest cannot be read; tried again"
+                    );
                     shared.env.sleep(shared.env.jittered(pause)).await;
                     pause = (pause * 2).min(Duration::from_secs(3));
                 }
@@ -77,7 +89,10 @@ impl Writer {
                 self.looked_at = moment.instant;
                 Ok(())
             }
-            Some(newest) => Err(LogError::Fenced { epoch: newest.epoch, owner: Some(newest.owner) }),
+            Some(newest) => Err(LogError::Fenced {
+                epoch: newest.epoch,
+                owner: Some(newest.owner),
+            }),
             None => {
                 let key = self.shared.manifest_key(self.manifest.sequence);
                 Err(corrupt(&key, "this manifest is missing"))
@@ -103,7 +118,11 @@ impl Writer {
             return Err(if other.slot.epoch > self.manifest.epoch {
                 shared.fenced(other.slot.epoch).await
             } else {
-                let text = format!("a slot of epoch {} is where epoch {} writes", other.slot.epoch, self.epoch());
+                let text = format!(
+                    "a slot of epoch {} is where epoch {} writes",
+                    other.slot.epoch,
+                    self.epoch()
+                );
                 corrupt(&key, &text)
             });
         }
@@ -123,7 +142,10 @@ impl Writer {
     async fn write_manifest(&mut self, started: Moment, manifest: Manifest) -> Result<(), LogError> {
         let shared = self.shared.clone();
         let key = shared.manifest_key(manifest.sequence);
-        match shared.create(&key, &manifest.encode(), MAX_MANIFEST, Patience::Endless).await? {
+        match shared
+            .create(&key, &manifest.encode(), MAX_MANIFEST, Patience::Endless)
+            .await?
+        {
             Created::Ours => {
                 self.confirm(started).await?;
                 shared.learn_manifest(&manifest, started);
@@ -134,9 +156,15 @@ impl Writer {
             Created::Theirs(body) => {
                 let other = Manifest::decode(&key, manifest.sequence, &body)?;
                 Err(if other.epoch > manifest.epoch {
-                    LogError::Fenced { epoch: other.epoch, owner: Some(other.owner) }
+                    LogError::Fenced {
+                        epoch: other.epoch,
+                        owner: Some(other.owner),
+                    }
                 } else {
-                    corrupt(&key, &format!("a manifest of epoch {} is where a later one writes", other.epoch))
+                    corrupt(
+                        &key,
+                        &format!("a manifest of epoch {} is where a later one writes", other.epoch),
+                    )
                 })
             }
         }
@@ -173,8 +201,16 @@ impl LogWriter for Writer {
         if entries.is_empty() {
             return Err(LogError::Invalid("an append without entries".to_owned()));
         }
-        let slot = Slot { offset: self.next, epoch: self.manifest.epoch, entries };
-        let stored = StoredSlot { nonce: self.manifest.nonce, previous: self.previous, slot };
+        let slot = Slot {
+            offset: self.next,
+            epoch: self.manifest.epoch,
+            entries,
+        };
+        let stored = StoredSlot {
+            nonce: self.manifest.nonce,
+            previous: self.previous,
+            slot,
+        };
         let too_large = || LogError::Invalid(format!("an append of more than {MAX_SLOT} bytes"));
         let body = stored.encode().ok_or_else(too_large)?;
         let started = self.begin()?;
@@ -182,8 +218,16 @@ impl LogWriter for Writer {
         self.end(result).await
     }
 
-    async fn install_snapshot(&mut self, snapshot: SnapshotRef, log_start: LogOffset) -> Result<(), LogError> {
-        let installed = self.manifest.snapshot.as_ref().map_or(LogOffset(0), |snapshot| snapshot.offset);
+    async fn install_snapshot(
+        &mut self,
+        snapshot: SnapshotRef,
+        log_start: LogOffset,
+    ) -> Result<(), LogError> {
+        let installed = self
+            .manifest
+            .snapshot
+            .as_ref()
+            .map_or(LogOffset(0), |snapshot| snapshot.offset);
         if snapshot.offset < installed || snapshot.offset > self.next || log_start > snapshot.offset {
             let text = format!(
                 "a snapshot of offset {} with log start {log_start} does not fit: the installed one is of {installed}, \

@@ -1,31 +1,7 @@
-//! What is in the repository is what the types say, and is fit to be installed.
+//! The definitions are fit to be installed. That the generated files are current is a test of `cargo xtask generate`.
 #![allow(clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
-use std::path::Path;
-
 use serde_json::Value;
-
-#[test]
-fn generated_files_are_current() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("generated");
-    let mut expected = Vec::new();
-    for definition in crds::all().expect("definitions") {
-        let name = definition.metadata.name.clone().expect("a name");
-        let file = format!("{name}.yaml");
-        let text = std::fs::read_to_string(folder.join(&file)).unwrap_or_default();
-        let current = crds::definition_yaml(&definition).expect("yaml");
-        assert!(text == current, "crds/generated/{file} is stale: run cargo xtask generate");
-        assert!(text.len() < 100_000, "{file} has {} bytes: too much for annotations of kubectl", text.len());
-        expected.push(file);
-    }
-    let mut present: Vec<String> = std::fs::read_dir(&folder)
-        .expect("crds/generated")
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
-        .collect();
-    present.sort();
-    expected.sort();
-    assert_eq!(present, expected, "crds/generated holds nothing else");
-}
 
 /// The API server drops what says nothing; a tool that compares would then find a difference for ever.
 #[test]
@@ -33,11 +9,17 @@ fn definitions_say_nothing_empty() {
     fn check(value: &Value, path: &str) {
         match value {
             Value::Object(fields) => {
-                assert!(!fields.is_empty() || path.ends_with("subresources.status"), "{path} is an empty object");
+                assert!(
+                    !fields.is_empty() || path.ends_with("subresources.status"),
+                    "{path} is an empty object"
+                );
                 for (name, field) in fields {
                     let path = format!("{path}.{name}");
                     // The value of a default may be anything; the others are flags that are off by themselves.
-                    assert!(field != &Value::Bool(false) || name == "default", "{path} is false");
+                    assert!(
+                        field != &Value::Bool(false) || name == "default",
+                        "{path} is false"
+                    );
                     assert!(!field.is_null(), "{path} is null");
                     check(field, &path);
                 }
@@ -52,7 +34,10 @@ fn definitions_say_nothing_empty() {
     for definition in crds::all().expect("definitions") {
         let mut definition = serde_json::to_value(definition).expect("json");
         // The one version is the one that is stored and served.
-        let versions = definition.pointer_mut("/spec/versions").and_then(Value::as_array_mut).expect("versions");
+        let versions = definition
+            .pointer_mut("/spec/versions")
+            .and_then(Value::as_array_mut)
+            .expect("versions");
         assert_eq!(versions.len(), 1);
         check(&definition, "");
     }
@@ -62,22 +47,38 @@ fn definitions_say_nothing_empty() {
 #[test]
 fn every_field_is_described() {
     fn check(schema: &Value, path: &str) {
-        for (name, field) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        for (name, field) in schema
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
             let path = format!("{path}.{name}");
-            assert!(field.get("description").is_some_and(Value::is_string), "{path} has no description");
+            assert!(
+                field.get("description").is_some_and(Value::is_string),
+                "{path} has no description"
+            );
             check(field, &path);
             if let Some(items) = field.get("items") {
                 assert!(field.get("maxItems").is_some(), "{path} has no maxItems");
-                assert!(field.get("x-kubernetes-list-type").is_some(), "{path} has no list type");
+                assert!(
+                    field.get("x-kubernetes-list-type").is_some(),
+                    "{path} has no list type"
+                );
                 check(items, &format!("{path}[]"));
             }
         }
     }
     for definition in crds::all().expect("definitions") {
         let definition = serde_json::to_value(definition).expect("json");
-        let schema = definition.pointer("/spec/versions/0/schema/openAPIV3Schema").expect("a schema");
+        let schema = definition
+            .pointer("/spec/versions/0/schema/openAPIV3Schema")
+            .expect("a schema");
         for part in ["spec", "status"] {
-            check(schema.pointer(&format!("/properties/{part}")).expect("a part"), part);
+            check(
+                schema.pointer(&format!("/properties/{part}")).expect("a part"),
+                part,
+            );
         }
     }
 }
