@@ -76,7 +76,12 @@ impl ApiServer {
             processes.alive(dir.path(), deadline)?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        Ok(Self { hyperkube, processes: std::mem::take(&mut processes.0), client, dir })
+        Ok(Self {
+            hyperkube,
+            processes: std::mem::take(&mut processes.0),
+            client,
+            dir,
+        })
     }
 
     /// Starts a server that also has the project's kinds.
@@ -92,7 +97,9 @@ impl ApiServer {
         let deadline = Instant::now() + READY;
         for definition in definitions {
             let name = definition.name_any();
-            let mut stored = api.patch(&name, &PatchParams::apply("e2e"), &Patch::Apply(definition)).await?;
+            let mut stored = api
+                .patch(&name, &PatchParams::apply("e2e"), &Patch::Apply(definition))
+                .await?;
             while !conditions::is_crd_established().matches_object(Some(&stored)) {
                 if Instant::now() > deadline {
                     bail!("{name} is not established: {:?}", stored.status);
@@ -123,10 +130,14 @@ impl ApiServer {
     pub async fn kubeconfig_of(&self, namespace: &str, account: &str) -> anyhow::Result<PathBuf> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
         let request = TokenRequest::default();
-        let token = accounts.create_token_request(account, &PostParams::default(), &request).await?;
+        let token = accounts
+            .create_token_request(account, &PostParams::default(), &request)
+            .await?;
         let token = token.status.context("a token request without status")?.token;
         let mut kubeconfig: serde_json::Value = serde_json::from_slice(&std::fs::read(self.kubeconfig())?)?;
-        *kubeconfig.pointer_mut("/users/0/user/token").context("no token in the kubeconfig")? = token.into();
+        *kubeconfig
+            .pointer_mut("/users/0/user/token")
+            .context("no token in the kubeconfig")? = token.into();
         let path = self.dir.path().join(format!("kubeconfig.{namespace}.{account}"));
         std::fs::write(&path, kubeconfig.to_string())?;
         Ok(path)
@@ -141,7 +152,12 @@ impl ApiServer {
         let mut requests = Vec::new();
         for line in complete.lines() {
             let event: serde_json::Value = serde_json::from_str(line)?;
-            let Some(object) = event.get("objectRef").filter(|_| event["user"]["username"] == *user) else { continue };
+            let Some(object) = event
+                .get("objectRef")
+                .filter(|_| event["user"]["username"] == *user)
+            else {
+                continue;
+            };
             let text = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
             let resource = match text("subresource") {
                 none if none.is_empty() => text("resource"),
@@ -161,7 +177,10 @@ impl ApiServer {
     /// `kubectl`, of the server's version, speaking to this server.
     pub fn kubectl(&self) -> Command {
         let mut command = Command::new(&self.hyperkube);
-        command.arg("kubectl").env("KUBECONFIG", self.kubeconfig()).env("HOME", self.dir.path());
+        command
+            .arg("kubectl")
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", self.dir.path());
         command
     }
 }
@@ -244,7 +263,12 @@ fn start_etcd(hyperkube: &Path, dir: &Path, processes: &mut Processes) -> anyhow
     Ok(client)
 }
 
-fn start_apiserver(hyperkube: &Path, dir: &Path, etcd: &str, processes: &mut Processes) -> anyhow::Result<u16> {
+fn start_apiserver(
+    hyperkube: &Path,
+    dir: &Path,
+    etcd: &str,
+    processes: &mut Processes,
+) -> anyhow::Result<u16> {
     let key = rcgen::KeyPair::generate()?;
     let (private, public) = (dir.join("sa.key"), dir.join("sa.pub"));
     std::fs::write(&private, key.serialize_pem())?;

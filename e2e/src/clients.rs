@@ -21,7 +21,12 @@ pub enum Library {
 }
 
 /// All of them.
-pub const LIBRARIES: [Library; 4] = [Library::FranzGo, Library::Confluent, Library::KafkaPython, Library::Java];
+pub const LIBRARIES: [Library; 4] = [
+    Library::FranzGo,
+    Library::Confluent,
+    Library::KafkaPython,
+    Library::Java,
+];
 
 /// Runs of a client end after this time at the latest.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -35,15 +40,26 @@ impl Library {
             Library::KafkaPython => python(&source.join("python/pure.py")),
             Library::Java => {
                 let mut command = Command::new("java");
-                command.arg("-cp").arg(format!("{}/*", tool("client-java")?.display()));
-                command.args(["-Xmx256m", "-XX:+UseSerialGC"]).arg(source.join("java/Client.java"));
+                command
+                    .arg("-cp")
+                    .arg(format!("{}/*", tool("client-java")?.display()));
+                command
+                    .args(["-Xmx256m", "-XX:+UseSerialGC"])
+                    .arg(source.join("java/Client.java"));
                 Ok(command)
             }
         }
     }
 
     /// Starts `produce`: values `first .. first + count`, `rate` a second (0: as fast as it goes).
-    pub fn produce(self, bootstrap: &str, topic: &str, first: u64, count: u64, rate: u64) -> anyhow::Result<Running> {
+    pub fn produce(
+        self,
+        bootstrap: &str,
+        topic: &str,
+        first: u64,
+        count: u64,
+        rate: u64,
+    ) -> anyhow::Result<Running> {
         let mut command = self.command()?;
         command.args(["produce", bootstrap, topic]);
         command.args([first.to_string(), count.to_string(), rate.to_string()]);
@@ -76,11 +92,21 @@ pub struct Running {
 
 impl Running {
     fn start(library: Library, mut command: Command) -> anyhow::Result<Running> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
         let output = drain(child.stdout.take().context("no stdout")?);
         let errors = drain(child.stderr.take().context("no stderr")?);
-        Ok(Running { library, child: Some(child), output, errors })
+        Ok(Running {
+            library,
+            child: Some(child),
+            output,
+            errors,
+        })
     }
 
     /// Waits for its end and gives what it printed.
@@ -109,7 +135,10 @@ impl Running {
         match status {
             Some(status) if status.success() => Ok(output),
             Some(status) => bail!("{library:?} ended with {status}:\n{errors}"),
-            None => bail!("{library:?} did not end within {LIMIT:?}; it printed {} lines:\n{errors}", output.lines().count()),
+            None => bail!(
+                "{library:?} did not end within {LIMIT:?}; it printed {} lines:\n{errors}",
+                output.lines().count()
+            ),
         }
     }
 }
@@ -174,7 +203,9 @@ pub fn tool(name: &str) -> anyhow::Result<PathBuf> {
         bail!("cargo xtask tools {name} failed");
     }
     let text = String::from_utf8(output.stdout)?;
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name}=")));
     let path = PathBuf::from(line.with_context(|| format!("cargo xtask tools printed no path of {name}"))?);
     known.insert(name.to_owned(), path.clone());
     Ok(path)

@@ -71,7 +71,8 @@ impl History {
 
     /// Takes over the lines that a consumer client printed (`got VALUE PARTITION OFFSET`).
     pub fn add_consumer(&mut self, output: &str) {
-        self.reads.push(output.lines().filter_map(|line| parse(line, "got")).collect());
+        self.reads
+            .push(output.lines().filter_map(|line| parse(line, "got")).collect());
     }
 
     /// Everything that is wrong, at most `limit` findings of each kind of scan.
@@ -81,7 +82,11 @@ impl History {
         let mut at: BTreeMap<Place, u64> = BTreeMap::new();
         for (value, place) in &self.acked {
             if let Some(other) = at.insert(*place, *value) {
-                found.push(Anomaly::InconsistentOffset { place: *place, first: other, second: *value });
+                found.push(Anomaly::InconsistentOffset {
+                    place: *place,
+                    first: other,
+                    second: *value,
+                });
             }
         }
         for read in &self.reads {
@@ -89,7 +94,13 @@ impl History {
         }
         if !self.reads.is_empty() {
             let lost = self.acked.iter().filter(|(value, _)| !seen.contains_key(value));
-            found.extend(lost.map(|(value, place)| Anomaly::Lost { value: *value, place: *place }).take(limit));
+            found.extend(
+                lost.map(|(value, place)| Anomaly::Lost {
+                    value: *value,
+                    place: *place,
+                })
+                .take(limit),
+            );
         }
         found.extend(self.reordered(&seen).into_iter().take(limit));
         found
@@ -110,20 +121,32 @@ impl History {
             }
             match at.insert(place, value) {
                 Some(other) if other != value => {
-                    found.push(Anomaly::InconsistentOffset { place, first: other, second: value });
+                    found.push(Anomaly::InconsistentOffset {
+                        place,
+                        first: other,
+                        second: value,
+                    });
                 }
                 _ => {}
             }
             match seen.insert(value, place) {
                 Some(first) if first != place && self.idempotent => {
-                    found.push(Anomaly::Duplicated { value, first, second: place });
+                    found.push(Anomaly::Duplicated {
+                        value,
+                        first,
+                        second: place,
+                    });
                 }
                 _ => {}
             }
             if let Some(acked) = self.acked.get(&value).filter(|acked| **acked != place)
                 && self.idempotent
             {
-                found.push(Anomaly::Moved { value, acked: *acked, read: place });
+                found.push(Anomaly::Moved {
+                    value,
+                    acked: *acked,
+                    read: place,
+                });
             }
             // After a rebalance a consumer may read again what it had not committed: going back is legal for a
             // group, skipping forward over something acknowledged is found as lost.
@@ -138,11 +161,17 @@ impl History {
         for sends in &self.sends {
             let mut newest: BTreeMap<i32, (i64, u64)> = BTreeMap::new();
             for value in sends {
-                let Some(place) = seen.get(value).or_else(|| self.acked.get(value)) else { continue };
+                let Some(place) = seen.get(value).or_else(|| self.acked.get(value)) else {
+                    continue;
+                };
                 if let Some((offset, first)) = newest.insert(place.partition, (place.offset, *value))
                     && place.offset <= offset
                 {
-                    found.push(Anomaly::Reordered { partition: place.partition, first, second: *value });
+                    found.push(Anomaly::Reordered {
+                        partition: place.partition,
+                        first,
+                        second: *value,
+                    });
                 }
             }
         }
@@ -171,7 +200,11 @@ pub fn check_monotonic(read: &[(u64, Place)]) -> Vec<Anomaly> {
         if let Some(before) = position.insert(place.partition, place.offset)
             && place.offset <= before
         {
-            found.push(Anomaly::NonMonotonic { partition: place.partition, before, after: place.offset });
+            found.push(Anomaly::NonMonotonic {
+                partition: place.partition,
+                before,
+                after: place.offset,
+            });
         }
     }
     found
@@ -193,7 +226,10 @@ mod tests {
     use super::*;
 
     fn history(acks: &str, reads: &[&str], count: u64) -> History {
-        let mut history = History { idempotent: true, ..History::default() };
+        let mut history = History {
+            idempotent: true,
+            ..History::default()
+        };
         history.add_producer(acks, 0, count);
         for read in reads {
             history.add_consumer(read);
@@ -203,45 +239,74 @@ mod tests {
 
     #[test]
     fn a_clean_history_is_clean() {
-        let h = history("ack 0 0 0\nack 1 1 0\nack 2 0 1", &["got 0 0 0\ngot 2 0 1\ngot 1 1 0"], 3);
+        let h = history(
+            "ack 0 0 0\nack 1 1 0\nack 2 0 1",
+            &["got 0 0 0\ngot 2 0 1\ngot 1 1 0"],
+            3,
+        );
         assert_eq!(h.check(10), []);
     }
 
     #[test]
     fn a_lost_record_is_found() {
         let h = history("ack 0 0 0\nack 1 0 1", &["got 0 0 0"], 2);
-        let place = Place { partition: 0, offset: 1 };
+        let place = Place {
+            partition: 0,
+            offset: 1,
+        };
         assert_eq!(h.check(10), [Anomaly::Lost { value: 1, place }]);
     }
 
     #[test]
     fn an_unacknowledged_record_may_be_missing_or_there() {
-        assert_eq!(history("ack 0 0 0\nerr 1 timeout", &["got 0 0 0"], 2).check(10), []);
-        assert_eq!(history("ack 0 0 0\nerr 1 timeout", &["got 0 0 0\ngot 1 0 1"], 2).check(10), []);
+        assert_eq!(
+            history("ack 0 0 0\nerr 1 timeout", &["got 0 0 0"], 2).check(10),
+            []
+        );
+        assert_eq!(
+            history("ack 0 0 0\nerr 1 timeout", &["got 0 0 0\ngot 1 0 1"], 2).check(10),
+            []
+        );
     }
 
     #[test]
     fn a_duplicate_is_found() {
         let h = history("ack 0 0 1", &["got 0 0 0\ngot 0 0 1"], 1);
-        assert!(h.check(10).iter().any(|a| matches!(a, Anomaly::Duplicated { value: 0, .. })));
+        assert!(
+            h.check(10)
+                .iter()
+                .any(|a| matches!(a, Anomaly::Duplicated { value: 0, .. }))
+        );
     }
 
     #[test]
     fn the_same_record_read_again_is_no_duplicate() {
-        let h = history("ack 0 0 0\nack 1 0 1", &["got 0 0 0\ngot 1 0 1\ngot 0 0 0\ngot 1 0 1"], 2);
+        let h = history(
+            "ack 0 0 0\nack 1 0 1",
+            &["got 0 0 0\ngot 1 0 1\ngot 0 0 0\ngot 1 0 1"],
+            2,
+        );
         assert_eq!(h.check(10), []);
     }
 
     #[test]
     fn two_records_at_one_offset_are_found() {
         let h = history("ack 0 0 0\nack 1 0 0", &["got 0 0 0"], 2);
-        assert!(h.check(10).iter().any(|a| matches!(a, Anomaly::InconsistentOffset { .. })));
+        assert!(
+            h.check(10)
+                .iter()
+                .any(|a| matches!(a, Anomaly::InconsistentOffset { .. }))
+        );
     }
 
     #[test]
     fn consumers_that_disagree_are_found() {
         let h = history("", &["got 0 0 5", "got 1 0 5"], 2);
-        assert!(h.check(10).iter().any(|a| matches!(a, Anomaly::InconsistentOffset { .. })));
+        assert!(
+            h.check(10)
+                .iter()
+                .any(|a| matches!(a, Anomaly::InconsistentOffset { .. }))
+        );
     }
 
     #[test]
@@ -253,7 +318,11 @@ mod tests {
     #[test]
     fn a_phantom_is_found() {
         let h = history("ack 0 0 0", &["got 0 0 0\ngot 9 0 1"], 1);
-        assert!(h.check(10).iter().any(|a| matches!(a, Anomaly::Phantom { value: 9, .. })));
+        assert!(
+            h.check(10)
+                .iter()
+                .any(|a| matches!(a, Anomaly::Phantom { value: 9, .. }))
+        );
     }
 
     #[test]

@@ -61,11 +61,24 @@ pub struct Node {
 impl Node {
     /// Starts the process (again).
     pub fn start(&mut self) -> anyhow::Result<()> {
-        let log = std::fs::File::options().create(true).append(true).open(&self.log)?;
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)?;
         let mut command = Command::new(binary("diskless-broker")?);
-        command.arg("serve").arg("--config").arg(&self.config).stdin(Stdio::null());
-        command.env("RUST_LOG", "info").envs(self.environment.iter().cloned());
-        let child = command.stdout(log.try_clone()?).stderr(log).spawn().context("cannot start diskless-broker")?;
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(&self.config)
+            .stdin(Stdio::null());
+        command
+            .env("RUST_LOG", "info")
+            .envs(self.environment.iter().cloned());
+        let child = command
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start diskless-broker")?;
         self.child = Some(child);
         Ok(())
     }
@@ -84,7 +97,11 @@ impl Node {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        bail!("node {} is not ready after {READY:?}:\n{}", self.id, self.last_log());
+        bail!(
+            "node {} is not ready after {READY:?}:\n{}",
+            self.id,
+            self.last_log()
+        );
     }
 
     /// SIGKILL.
@@ -108,13 +125,20 @@ impl Node {
         }
         let _ = child.kill();
         let _ = child.wait();
-        bail!("node {} did not end within 60 s of SIGTERM:\n{}", self.id, self.last_log());
+        bail!(
+            "node {} did not end within 60 s of SIGTERM:\n{}",
+            self.id,
+            self.last_log()
+        );
     }
 
     /// Sends a signal by name (`STOP`, `CONT`, `TERM`).
     pub fn signal(&self, name: &str) -> anyhow::Result<()> {
         let child = self.child.as_ref().context("not running")?;
-        let status = Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status()?;
+        let status = Command::new("kill")
+            .arg(format!("-{name}"))
+            .arg(child.id().to_string())
+            .status()?;
         if !status.success() {
             bail!("kill -{name} failed");
         }
@@ -144,7 +168,10 @@ impl Node {
     pub fn resident_bytes(&self) -> anyhow::Result<u64> {
         let pid = self.pid().context("not running")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .context("no VmRSS")?;
         let kib: u64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
         Ok(kib * 1024)
     }
@@ -206,7 +233,10 @@ impl Cluster {
     /// Starts all nodes and waits until they are ready.
     pub fn start(plan: Plan) -> anyhow::Result<Cluster> {
         let dir = tempfile::tempdir()?;
-        let store = plan.store.clone().unwrap_or_else(|| format!("file://{}", dir.path().join("store").display()));
+        let store = plan
+            .store
+            .clone()
+            .unwrap_or_else(|| format!("file://{}", dir.path().join("store").display()));
         std::fs::create_dir_all(dir.path().join("store"))?;
         let mut zones: Vec<&str> = plan.broker_zones.clone();
         zones.sort_unstable();
@@ -214,13 +244,33 @@ impl Cluster {
         let mut coordinators = Vec::new();
         for i in 0..plan.coordinators {
             let zone = zones.get(i % zones.len()).copied().unwrap_or("a");
-            coordinators.push(make_node(dir.path(), &store, &plan, i32::try_from(i)?, zone, "coordinator", &[])?);
+            coordinators.push(make_node(
+                dir.path(),
+                &store,
+                &plan,
+                i32::try_from(i)?,
+                zone,
+                "coordinator",
+                &[],
+            )?);
         }
         let mut brokers = Vec::new();
         for (i, zone) in plan.broker_zones.iter().enumerate() {
-            brokers.push(make_node(dir.path(), &store, &plan, 1000 + i32::try_from(i)?, zone, "broker", &zones)?);
+            brokers.push(make_node(
+                dir.path(),
+                &store,
+                &plan,
+                1000 + i32::try_from(i)?,
+                zone,
+                "broker",
+                &zones,
+            )?);
         }
-        let mut cluster = Cluster { brokers, coordinators, dir };
+        let mut cluster = Cluster {
+            brokers,
+            coordinators,
+            dir,
+        };
         for node in cluster.coordinators.iter_mut().chain(&mut cluster.brokers) {
             node.start()?;
         }
@@ -232,7 +282,11 @@ impl Cluster {
 
     /// Addresses of all brokers for clients of unknown zone.
     pub fn bootstrap(&self) -> String {
-        let addresses: Vec<String> = self.brokers.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        let addresses: Vec<String> = self
+            .brokers
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port))
+            .collect();
         addresses.join(",")
     }
 
@@ -252,7 +306,10 @@ fn make_node(
     zones: &[&str],
 ) -> anyhow::Result<Node> {
     let data_dir = dir.join(format!("data-{id}"));
-    let zone_ports: BTreeMap<String, u16> = zones.iter().map(|zone| ((*zone).to_owned(), free_port())).collect();
+    let zone_ports: BTreeMap<String, u16> = zones
+        .iter()
+        .map(|zone| ((*zone).to_owned(), free_port()))
+        .collect();
     let (port, admin_port) = (free_port(), free_port());
     let mut text = format!(
         "[node]\nid = {id}\nroles = [\"{role}\"]\nzone = \"{zone}\"\ndata_dir = \"{}\"\n\n[object_store]\nurl = \"{store}\"\n\n\
@@ -262,7 +319,10 @@ fn make_node(
         free_port(),
     );
     if role == "broker" {
-        let zones: Vec<String> = zone_ports.iter().map(|(zone, port)| format!("{zone} = {port}")).collect();
+        let zones: Vec<String> = zone_ports
+            .iter()
+            .map(|(zone, port)| format!("{zone} = {port}"))
+            .collect();
         write!(
             text,
             "[listeners]\nhost = \"127.0.0.1\"\nadvertised_host = \"127.0.0.1\"\nport = {port}\nzones = {{ {} }}\n\n",
@@ -290,10 +350,16 @@ fn make_node(
 pub fn http_get(port: u16, path: &str) -> anyhow::Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     let status = text.split_whitespace().nth(1).context("no status")?.parse()?;
-    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned();
+    let body = text
+        .split_once("\r\n\r\n")
+        .map_or("", |(_, body)| body)
+        .to_owned();
     Ok((status, body))
 }

@@ -47,11 +47,22 @@ impl S3Server {
         let log = std::fs::File::create(dir.path().join("s3.log"))?;
         let port = free_port();
         let mut command = Command::new(program);
-        command.args(["--port", &format!("127.0.0.1:{port}"), "--access", ACCESS_KEY, "--secret", SECRET_KEY]);
+        command.args([
+            "--port",
+            &format!("127.0.0.1:{port}"),
+            "--access",
+            ACCESS_KEY,
+            "--secret",
+            SECRET_KEY,
+        ]);
         command.args(["--region", "us-east-1", "--quiet", "--health", "/health"]);
         command.arg("--access-log").arg(dir.path().join("access.log"));
         command.arg("posix").arg(dir.path().join("data"));
-        let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
         let mut server = S3Server { port, child, dir };
         let start = Instant::now();
         while start.elapsed() < READY {
@@ -67,10 +78,14 @@ impl S3Server {
     }
 
     fn is_healthy(&self) -> bool {
-        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else {
+            return false;
+        };
         let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
         let mut answer = [0; 12];
-        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").is_ok()
+        stream
+            .write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .is_ok()
             && stream.read_exact(&mut answer).is_ok()
             && answer.ends_with(b" 200")
     }
@@ -101,9 +116,12 @@ impl S3Server {
 
     /// Credentials, as environment variables of a process.
     pub fn environment(&self) -> Vec<(String, String)> {
-        [("AWS_ACCESS_KEY_ID", ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec()
+        [
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec()
     }
 
     /// Credentials, as the files of a node's `object_store.credentials_dir`.
@@ -114,7 +132,9 @@ impl S3Server {
     /// How many requests of a kind it has served, by the names of its access log (`s3_PutObject`).
     pub fn requests(&self, kind: &str) -> usize {
         let log = std::fs::read_to_string(self.dir.path().join("access.log")).unwrap_or_default();
-        log.lines().filter(|line| line.contains(&format!(" {kind} "))).count()
+        log.lines()
+            .filter(|line| line.contains(&format!(" {kind} ")))
+            .count()
     }
 }
 

@@ -76,7 +76,9 @@ struct State {
 
 /// Serves on `listen` in front of `upstream` (`host:port`) until the process ends. Prints nothing per request.
 pub async fn serve(listen: &str, upstream: &str, profile: Profile, seed: u64) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+    let listener = TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}"))?;
     let state = Arc::new(State {
         upstream: upstream.to_owned(),
         profile,
@@ -90,7 +92,9 @@ pub async fn serve(listen: &str, upstream: &str, profile: Profile, seed: u64) ->
         tokio::spawn(async move {
             let service = service_fn(move |request| handle(state.clone(), request));
             // A client that goes away is no fault of the proxy.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }
@@ -123,7 +127,10 @@ async fn forward(
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     // The Host header stays as it is: the client has signed it.
     head.uri = format!("http://{}{path}", state.upstream).parse()?;
-    let response = state.client.request(Request::from_parts(head, Full::new(body))).await?;
+    let response = state
+        .client
+        .request(Request::from_parts(head, Full::new(body)))
+        .await?;
     let (head, body) = response.into_parts();
     let body = body.collect().await?.to_bytes();
     Ok((method, size, Response::from_parts(head, Full::new(body))))

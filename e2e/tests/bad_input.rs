@@ -40,10 +40,18 @@ fn config(url: &str, extra: &str) -> String {
 
 /// The process failed by itself and its error names all of `words`.
 fn assert_fails(output: &Output, words: &[&str]) {
-    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    let text =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "it ended with success:\n{text}");
-    assert_ne!(output.status.code(), Some(124), "it did not end by itself:\n{text}");
-    assert!(output.status.code().is_some(), "it was killed by a signal:\n{text}");
+    assert_ne!(
+        output.status.code(),
+        Some(124),
+        "it did not end by itself:\n{text}"
+    );
+    assert!(
+        output.status.code().is_some(),
+        "it was killed by a signal:\n{text}"
+    );
     for word in words {
         assert!(text.contains(word), "no {word:?} in:\n{text}");
     }
@@ -52,22 +60,46 @@ fn assert_fails(output: &Output, words: &[&str]) {
 
 #[test]
 fn a_wrong_key_is_named() {
-    assert_fails(&serve(&config("file://DIR/store", "[produce]\nflush_byte = 5\n"), &[]), &["flush_byte"]);
-    assert_fails(&serve(&config("file://DIR/store", "[produc]\nflush_bytes = 5\n"), &[]), &["produc"]);
+    assert_fails(
+        &serve(&config("file://DIR/store", "[produce]\nflush_byte = 5\n"), &[]),
+        &["flush_byte"],
+    );
+    assert_fails(
+        &serve(&config("file://DIR/store", "[produc]\nflush_bytes = 5\n"), &[]),
+        &["produc"],
+    );
     let variable = [("DISKLESS_PRODUCE__FLUSH_BYTE".to_owned(), "5".to_owned())];
-    assert_fails(&serve(&config("file://DIR/store", ""), &variable), &["flush_byte"]);
+    assert_fails(
+        &serve(&config("file://DIR/store", ""), &variable),
+        &["flush_byte"],
+    );
 }
 
 #[test]
 fn a_wrong_value_is_named() {
-    assert_fails(&serve(&config("file://DIR/store", "[produce]\nflush_bytes = \"big\"\n"), &[]), &["flush_bytes"]);
-    assert_fails(&serve(&config("ftp://host/x", ""), &[]), &["object_store.url", "ftp"]);
-    assert_fails(&serve(&config("s3://bucket/p?endpont=http://h", ""), &[]), &["endpont"]);
+    assert_fails(
+        &serve(
+            &config("file://DIR/store", "[produce]\nflush_bytes = \"big\"\n"),
+            &[],
+        ),
+        &["flush_bytes"],
+    );
+    assert_fails(
+        &serve(&config("ftp://host/x", ""), &[]),
+        &["object_store.url", "ftp"],
+    );
+    assert_fails(
+        &serve(&config("s3://bucket/p?endpont=http://h", ""), &[]),
+        &["endpont"],
+    );
 }
 
 #[test]
 fn an_unreachable_store_is_named() {
-    let url = format!("s3://bucket/p?region=us-east-1&path_style=true&endpoint=http://127.0.0.1:{}", free_port());
+    let url = format!(
+        "s3://bucket/p?region=us-east-1&path_style=true&endpoint=http://127.0.0.1:{}",
+        free_port()
+    );
     let keys = [
         ("AWS_ACCESS_KEY_ID".to_owned(), "a".to_owned()),
         ("AWS_SECRET_ACCESS_KEY".to_owned(), "b".to_owned()),
@@ -78,7 +110,9 @@ fn an_unreachable_store_is_named() {
 #[test]
 fn a_missing_bucket_and_a_wrong_secret_are_told_apart() -> anyhow::Result<()> {
     let s3 = S3Server::start()?;
-    let url = s3.url("p").replace(&format!("s3://{}", s3.bucket()), "s3://no-such-bucket");
+    let url = s3
+        .url("p")
+        .replace(&format!("s3://{}", s3.bucket()), "s3://no-such-bucket");
     assert_fails(&serve(&config(&url, ""), &s3.environment()), &["no-such-bucket"]);
     let mut wrong = s3.environment();
     for (name, value) in &mut wrong {
@@ -98,17 +132,33 @@ fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("address").port();
     let text = config("file://DIR/store", "");
-    let line = text.lines().filter(|line| line.starts_with("port = ")).next_back().expect("a port").to_owned();
+    let line = text
+        .lines()
+        .filter(|line| line.starts_with("port = "))
+        .next_back()
+        .expect("a port")
+        .to_owned();
     let text = text.replace(&line, &format!("port = {port}"));
     assert_fails(&serve(&text, &[]), &[&port.to_string()]);
 }
 
 #[test]
 fn a_corrupt_sqlite_file_is_rebuilt() -> anyhow::Result<()> {
-    let mut cluster = Cluster::start(Plan { broker_zones: vec!["a"], coordinators: 1, ..Plan::default() })?;
+    let mut cluster = Cluster::start(Plan {
+        broker_zones: vec!["a"],
+        coordinators: 1,
+        ..Plan::default()
+    })?;
     let bootstrap = cluster.bootstrap();
-    let mut history = History { idempotent: true, ..History::default() };
-    history.add_producer(&Library::FranzGo.produce(&bootstrap, "t", 0, 500, 0)?.finish()?, 0, 500);
+    let mut history = History {
+        idempotent: true,
+        ..History::default()
+    };
+    history.add_producer(
+        &Library::FranzGo.produce(&bootstrap, "t", 0, 500, 0)?.finish()?,
+        0,
+        500,
+    );
     for kill in [true, false] {
         if kill {
             cluster.coordinators[0].kill();
@@ -124,7 +174,11 @@ fn a_corrupt_sqlite_file_is_rebuilt() -> anyhow::Result<()> {
         cluster.coordinators[0].start()?;
         cluster.coordinators[0].wait_ready()?;
         let group = format!("after-{kill}");
-        history.add_consumer(&Library::FranzGo.consume(&bootstrap, "t", &group, 500, 20)?.finish()?);
+        history.add_consumer(
+            &Library::FranzGo
+                .consume(&bootstrap, "t", &group, 500, 20)?
+                .finish()?,
+        );
     }
     history.assert_clean();
     Ok(())
@@ -132,10 +186,21 @@ fn a_corrupt_sqlite_file_is_rebuilt() -> anyhow::Result<()> {
 
 #[test]
 fn a_foreign_object_and_a_corrupt_one_are_named_and_nothing_is_lost() -> anyhow::Result<()> {
-    let mut cluster = Cluster::start(Plan { broker_zones: vec!["a"], coordinators: 1, ..Plan::default() })?;
+    let mut cluster = Cluster::start(Plan {
+        broker_zones: vec!["a"],
+        coordinators: 1,
+        ..Plan::default()
+    })?;
     let bootstrap = cluster.bootstrap();
-    let mut history = History { idempotent: true, ..History::default() };
-    history.add_producer(&Library::FranzGo.produce(&bootstrap, "t", 0, 500, 0)?.finish()?, 0, 500);
+    let mut history = History {
+        idempotent: true,
+        ..History::default()
+    };
+    history.add_producer(
+        &Library::FranzGo.produce(&bootstrap, "t", 0, 500, 0)?.finish()?,
+        0,
+        500,
+    );
     let store = cluster.dir().join("store");
     fs::write(store.join("readme.txt"), "not ours")?;
     fs::create_dir_all(store.join("wal/zz"))?;
@@ -143,7 +208,11 @@ fn a_foreign_object_and_a_corrupt_one_are_named_and_nothing_is_lost() -> anyhow:
     cluster.coordinators[0].kill();
     cluster.coordinators[0].start()?;
     cluster.coordinators[0].wait_ready()?;
-    history.add_consumer(&Library::FranzGo.consume(&bootstrap, "t", "a", 500, 20)?.finish()?);
+    history.add_consumer(
+        &Library::FranzGo
+            .consume(&bootstrap, "t", "a", 500, 20)?
+            .finish()?,
+    );
     history.assert_clean();
     assert_eq!(fs::read_to_string(store.join("readme.txt"))?, "not ours");
     assert_eq!(fs::read_to_string(store.join("wal/zz/stranger"))?, "not ours");
@@ -162,7 +231,19 @@ fn a_foreign_object_and_a_corrupt_one_are_named_and_nothing_is_lost() -> anyhow:
     cluster.brokers[0].wait_ready()?;
     let produced = kcat(&["-P", "-b", &bootstrap, "-t", "other", "-p", "0"], b"fine\n")?;
     assert!(produced.status.success());
-    let args = ["-C", "-b", &bootstrap, "-t", "other", "-p", "0", "-o", "beginning", "-c", "1"];
+    let args = [
+        "-C",
+        "-b",
+        &bootstrap,
+        "-t",
+        "other",
+        "-p",
+        "0",
+        "-o",
+        "beginning",
+        "-c",
+        "1",
+    ];
     assert_eq!(kcat(&args, b"")?.stdout, b"fine\n");
     assert_eq!(fs::read_to_string(store.join("readme.txt"))?, "not ours");
     Ok(())

@@ -71,7 +71,15 @@ impl Installed {
         let user = format!("--as=system:serviceaccount:{namespace}:{account}");
         eventually("the rights are known", || async {
             let mut ask = plane.server.kubectl();
-            ask.args(["auth", "can-i", "list", "disklessclusters.diskless.dev", "-n", namespace, &user]);
+            ask.args([
+                "auth",
+                "can-i",
+                "list",
+                "disklessclusters.diskless.dev",
+                "-n",
+                namespace,
+                &user,
+            ]);
             ask.output().expect("kubectl").status.success()
         })
         .await;

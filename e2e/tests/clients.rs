@@ -11,16 +11,25 @@ const COUNT: u64 = 2_000;
 fn every_library_reads_what_every_library_wrote() -> anyhow::Result<()> {
     let cluster = Cluster::start(Plan::default())?;
     let bootstrap = cluster.bootstrap();
-    let mut history = History { idempotent: true, ..History::default() };
+    let mut history = History {
+        idempotent: true,
+        ..History::default()
+    };
     for (i, library) in (0..).zip(LIBRARIES) {
         let first = i * COUNT;
         let output = library.produce(&bootstrap, "matrix", first, COUNT, 0)?.finish()?;
         history.add_producer(&output, first, COUNT);
-        assert_eq!(history.acked.len() as u64, (i + 1) * COUNT, "{library:?} got errors:\n{output:.2000}");
+        assert_eq!(
+            history.acked.len() as u64,
+            (i + 1) * COUNT,
+            "{library:?} got errors:\n{output:.2000}"
+        );
     }
     let all = COUNT * LIBRARIES.len() as u64;
     for library in LIBRARIES {
-        let output = library.consume(&bootstrap, "matrix", &format!("{library:?}"), all, 20)?.finish()?;
+        let output = library
+            .consume(&bootstrap, "matrix", &format!("{library:?}"), all, 20)?
+            .finish()?;
         history.add_consumer(&output);
     }
     history.assert_clean();
@@ -32,9 +41,18 @@ fn two_members_of_a_group_share_a_topic_and_commit() -> anyhow::Result<()> {
     let cluster = Cluster::start(Plan::default())?;
     let bootstrap = cluster.bootstrap();
     let created = kcat(&["-b", &bootstrap, "-L", "-t", "shared"], b"")?;
-    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
-    let mut history = History { idempotent: true, ..History::default() };
-    let output = Library::FranzGo.produce(&bootstrap, "shared", 0, COUNT, 0)?.finish()?;
+    assert!(
+        created.status.success(),
+        "{}",
+        String::from_utf8_lossy(&created.stderr)
+    );
+    let mut history = History {
+        idempotent: true,
+        ..History::default()
+    };
+    let output = Library::FranzGo
+        .produce(&bootstrap, "shared", 0, COUNT, 0)?
+        .finish()?;
     history.add_producer(&output, 0, COUNT);
     // Neither can know when the other has the rest: both end after a quiet while.
     let one = Library::FranzGo.consume(&bootstrap, "shared", "pair", COUNT, 12)?;
@@ -43,51 +61,117 @@ fn two_members_of_a_group_share_a_topic_and_commit() -> anyhow::Result<()> {
     history.add_consumer(&both);
     history.assert_clean();
     // What they committed holds: a third member finds nothing new.
-    let third = Library::KafkaPython.consume(&bootstrap, "shared", "pair", 1, 8)?.finish()?;
-    assert_eq!(third.lines().count(), 0, "committed records came again:\n{third:.500}");
+    let third = Library::KafkaPython
+        .consume(&bootstrap, "shared", "pair", 1, 8)?
+        .finish()?;
+    assert_eq!(
+        third.lines().count(),
+        0,
+        "committed records came again:\n{third:.500}"
+    );
     Ok(())
 }
 
 #[test]
 fn kcat_keeps_codecs_headers_keys_and_tombstones() -> anyhow::Result<()> {
-    let cluster = Cluster::start(Plan { broker_zones: vec!["a"], coordinators: 1, ..Plan::default() })?;
+    let cluster = Cluster::start(Plan {
+        broker_zones: vec!["a"],
+        coordinators: 1,
+        ..Plan::default()
+    })?;
     let bootstrap = cluster.bootstrap();
     for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
         let topic = format!("codec-{codec}");
         let lines: String = (0..500).map(|i| format!("k{i}:value {i} of {codec}\n")).collect();
-        let args = ["-P", "-b", &bootstrap, "-t", &topic, "-p", "0", "-z", codec, "-K", ":", "-H", "h=1"];
+        let args = [
+            "-P", "-b", &bootstrap, "-t", &topic, "-p", "0", "-z", codec, "-K", ":", "-H", "h=1",
+        ];
         let produced = kcat(&args, lines.as_bytes())?;
-        assert!(produced.status.success(), "{codec}: {}", String::from_utf8_lossy(&produced.stderr));
-        let args = ["-C", "-b", &bootstrap, "-t", &topic, "-o", "beginning", "-e", "-f", "%k:%s\n"];
+        assert!(
+            produced.status.success(),
+            "{codec}: {}",
+            String::from_utf8_lossy(&produced.stderr)
+        );
+        let args = [
+            "-C",
+            "-b",
+            &bootstrap,
+            "-t",
+            &topic,
+            "-o",
+            "beginning",
+            "-e",
+            "-f",
+            "%k:%s\n",
+        ];
         let consumed = kcat(&args, b"")?;
         assert_eq!(String::from_utf8_lossy(&consumed.stdout), lines, "{codec}");
-        let args = ["-C", "-b", &bootstrap, "-t", &topic, "-o", "beginning", "-c", "1", "-f", "%h"];
+        let args = [
+            "-C",
+            "-b",
+            &bootstrap,
+            "-t",
+            &topic,
+            "-o",
+            "beginning",
+            "-c",
+            "1",
+            "-f",
+            "%h",
+        ];
         assert_eq!(String::from_utf8_lossy(&kcat(&args, b"")?.stdout), "h=1");
     }
-    let produced = kcat(&["-P", "-b", &bootstrap, "-t", "tombs", "-p", "0", "-Z", "-K", ":"], b"gone:\nkept:v\n")?;
+    let produced = kcat(
+        &["-P", "-b", &bootstrap, "-t", "tombs", "-p", "0", "-Z", "-K", ":"],
+        b"gone:\nkept:v\n",
+    )?;
     assert!(produced.status.success());
-    let args = ["-C", "-b", &bootstrap, "-t", "tombs", "-o", "beginning", "-e", "-f", "%k %S\n"];
-    assert_eq!(String::from_utf8_lossy(&kcat(&args, b"")?.stdout), "gone -1\nkept 1\n");
+    let args = [
+        "-C",
+        "-b",
+        &bootstrap,
+        "-t",
+        "tombs",
+        "-o",
+        "beginning",
+        "-e",
+        "-f",
+        "%k %S\n",
+    ];
+    assert_eq!(
+        String::from_utf8_lossy(&kcat(&args, b"")?.stdout),
+        "gone -1\nkept 1\n"
+    );
     Ok(())
 }
 
 #[test]
 fn a_client_is_sent_to_brokers_of_the_zone_whose_port_it_uses() -> anyhow::Result<()> {
     let cluster = Cluster::start(Plan::default())?;
-    let zone_b = cluster.brokers.iter().find(|node| node.zone == "b").expect("zone b");
+    let zone_b = cluster
+        .brokers
+        .iter()
+        .find(|node| node.zone == "b")
+        .expect("zone b");
     for entry in &cluster.brokers {
         // Any broker's port for zone b: leaders must be brokers of zone b, at their ports for zone b.
         let address = format!("127.0.0.1:{}", entry.zone_ports["b"]);
         let listed = kcat(&["-b", &address, "-L", "-t", "zoned", "-J"], b"")?;
         let json: serde_json::Value = serde_json::from_slice(&listed.stdout)?;
-        let partitions = json["topics"][0]["partitions"].as_array().expect("partitions").clone();
+        let partitions = json["topics"][0]["partitions"]
+            .as_array()
+            .expect("partitions")
+            .clone();
         assert!(!partitions.is_empty(), "{json}");
         for partition in partitions {
             assert_eq!(partition["leader"], zone_b.id, "{json}");
         }
         let expected = format!("127.0.0.1:{}", zone_b.zone_ports["b"]);
         let brokers = json["brokers"].as_array().expect("brokers").clone();
-        assert!(brokers.iter().any(|broker| broker["name"] == expected.as_str()), "{json}");
+        assert!(
+            brokers.iter().any(|broker| broker["name"] == expected.as_str()),
+            "{json}"
+        );
     }
     Ok(())
 }

@@ -20,7 +20,10 @@ fn under_fault(
 ) -> anyhow::Result<()> {
     let mut cluster = Cluster::start(plan)?;
     let bootstrap = cluster.bootstrap();
-    let mut history = History { idempotent: true, ..History::default() };
+    let mut history = History {
+        idempotent: true,
+        ..History::default()
+    };
     let warm_up = producer.produce(&bootstrap, "faulty", 0, 100, 0)?.finish()?;
     history.add_producer(&warm_up, 0, 100);
     let producing = producer.produce(&bootstrap, "faulty", 100, COUNT, RATE)?;
@@ -32,7 +35,9 @@ fn under_fault(
     // Every record is delivered: none of them was given up.
     assert_eq!(history.acked.len() as u64, COUNT + 100);
     history.add_consumer(&live);
-    let again = Library::FranzGo.consume(&bootstrap, "faulty", "afterwards", COUNT + 100, 20)?.finish()?;
+    let again = Library::FranzGo
+        .consume(&bootstrap, "faulty", "afterwards", COUNT + 100, 20)?
+        .finish()?;
     history.add_consumer(&again);
     history.assert_clean();
     Ok(())
@@ -70,7 +75,11 @@ fn killed_coordinators_lose_nothing() -> anyhow::Result<()> {
 #[test]
 fn killed_nodes_over_s3_lose_nothing() -> anyhow::Result<()> {
     let s3 = S3Server::start()?;
-    let plan = Plan { store: Some(s3.url("failover")), environment: s3.environment(), ..Plan::default() };
+    let plan = Plan {
+        store: Some(s3.url("failover")),
+        environment: s3.environment(),
+        ..Plan::default()
+    };
     under_fault(Library::FranzGo, Library::FranzGo, plan, |cluster| {
         cluster.brokers[2].kill();
         std::thread::sleep(Duration::from_secs(2));
@@ -101,13 +110,21 @@ fn brokers_stopped_one_by_one_hand_over_and_end_with_success() -> anyhow::Result
     under_fault(Library::Java, Library::FranzGo, Plan::default(), |cluster| {
         for i in 0..cluster.brokers.len() {
             let status = cluster.brokers[i].stop()?;
-            assert!(status.success(), "broker {i} ended with {status}:\n{}", cluster.brokers[i].log());
+            assert!(
+                status.success(),
+                "broker {i} ended with {status}:\n{}",
+                cluster.brokers[i].log()
+            );
             cluster.brokers[i].start()?;
             cluster.brokers[i].wait_ready()?;
         }
         for i in 0..cluster.coordinators.len() {
             let status = cluster.coordinators[i].stop()?;
-            assert!(status.success(), "coordinator {i} ended with {status}:\n{}", cluster.coordinators[i].log());
+            assert!(
+                status.success(),
+                "coordinator {i} ended with {status}:\n{}",
+                cluster.coordinators[i].log()
+            );
             cluster.coordinators[i].start()?;
             cluster.coordinators[i].wait_ready()?;
         }
@@ -119,27 +136,62 @@ fn brokers_stopped_one_by_one_hand_over_and_end_with_success() -> anyhow::Result
 fn every_view_and_cache_can_be_deleted() -> anyhow::Result<()> {
     let mut cluster = Cluster::start(Plan::default())?;
     let bootstrap = cluster.bootstrap();
-    let mut history = History { idempotent: true, ..History::default() };
-    history.add_producer(&Library::FranzGo.produce(&bootstrap, "kept", 0, 2_000, 0)?.finish()?, 0, 2_000);
+    let mut history = History {
+        idempotent: true,
+        ..History::default()
+    };
+    history.add_producer(
+        &Library::FranzGo
+            .produce(&bootstrap, "kept", 0, 2_000, 0)?
+            .finish()?,
+        0,
+        2_000,
+    );
     assert_eq!(history.acked.len(), 2_000);
     let nodes = || 0..5usize;
     for i in nodes() {
-        let node = if i < 3 { &mut cluster.brokers[i] } else { &mut cluster.coordinators[i - 3] };
+        let node = if i < 3 {
+            &mut cluster.brokers[i]
+        } else {
+            &mut cluster.coordinators[i - 3]
+        };
         node.kill();
         std::fs::remove_dir_all(&node.data_dir)?;
     }
     for i in nodes() {
-        let node = if i < 3 { &mut cluster.brokers[i] } else { &mut cluster.coordinators[i - 3] };
+        let node = if i < 3 {
+            &mut cluster.brokers[i]
+        } else {
+            &mut cluster.coordinators[i - 3]
+        };
         node.start()?;
     }
     for i in nodes() {
-        let node = if i < 3 { &mut cluster.brokers[i] } else { &mut cluster.coordinators[i - 3] };
+        let node = if i < 3 {
+            &mut cluster.brokers[i]
+        } else {
+            &mut cluster.coordinators[i - 3]
+        };
         node.wait_ready()?;
     }
-    history.add_consumer(&Library::FranzGo.consume(&bootstrap, "kept", "after", 2_000, 20)?.finish()?);
-    history.add_producer(&Library::FranzGo.produce(&bootstrap, "kept", 2_000, 100, 0)?.finish()?, 2_000, 100);
+    history.add_consumer(
+        &Library::FranzGo
+            .consume(&bootstrap, "kept", "after", 2_000, 20)?
+            .finish()?,
+    );
+    history.add_producer(
+        &Library::FranzGo
+            .produce(&bootstrap, "kept", 2_000, 100, 0)?
+            .finish()?,
+        2_000,
+        100,
+    );
     history.reads.clear();
-    history.add_consumer(&Library::Java.consume(&bootstrap, "kept", "later", 2_100, 20)?.finish()?);
+    history.add_consumer(
+        &Library::Java
+            .consume(&bootstrap, "kept", "later", 2_100, 20)?
+            .finish()?,
+    );
     history.assert_clean();
     Ok(())
 }

@@ -11,7 +11,9 @@ use e2e::node::{Cluster, Node, Plan};
 /// Sends `bytes` and reads until the broker closes the connection (or stays silent).
 fn send(port: u16, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the broker accepts");
-    stream.set_read_timeout(Some(Duration::from_millis(500))).expect("timeout");
+    stream
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .expect("timeout");
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -21,13 +23,18 @@ fn send(port: u16, bytes: &[u8]) -> Vec<u8> {
 /// True when the broker closed the connection after `bytes`.
 fn closes(port: u16, bytes: &[u8]) -> bool {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the broker accepts");
-    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("timeout");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("timeout");
     let _ = stream.write_all(bytes);
     match stream.read(&mut [0u8; 1024]) {
         Ok(0) => true,
         Ok(_) => false,
         // A reset is an end, too; a time-out is not.
-        Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+        Err(error) => !matches!(
+            error.kind(),
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+        ),
     }
 }
 
@@ -47,12 +54,25 @@ fn frame(api_key: i16, version: i16, flexible: bool, body: &[u8]) -> Vec<u8> {
 }
 
 fn one_broker() -> Cluster {
-    Cluster::start(Plan { broker_zones: vec!["a"], coordinators: 1, ..Plan::default() }).expect("a cluster")
+    Cluster::start(Plan {
+        broker_zones: vec!["a"],
+        coordinators: 1,
+        ..Plan::default()
+    })
+    .expect("a cluster")
 }
 
 fn assert_serves(cluster: &Cluster) {
-    let produced = kcat(&["-P", "-b", &cluster.bootstrap(), "-t", "alive", "-p", "0"], b"still here\n").expect("kcat");
-    assert!(produced.status.success(), "{}", String::from_utf8_lossy(&produced.stderr));
+    let produced = kcat(
+        &["-P", "-b", &cluster.bootstrap(), "-t", "alive", "-p", "0"],
+        b"still here\n",
+    )
+    .expect("kcat");
+    assert!(
+        produced.status.success(),
+        "{}",
+        String::from_utf8_lossy(&produced.stderr)
+    );
 }
 
 fn resident_mib(node: &Node) -> u64 {
@@ -90,7 +110,10 @@ fn announced_counts_and_lengths_cost_nothing() {
         send(broker.port, &produce_v8);
     }
     let after = resident_mib(broker);
-    assert!(after < before + 64, "resident memory went from {before} to {after} MiB");
+    assert!(
+        after < before + 64,
+        "resident memory went from {before} to {after} MiB"
+    );
     assert_serves(&cluster);
 }
 
@@ -100,7 +123,12 @@ fn other_protocols_are_turned_away() {
     let port = cluster.brokers[0].port;
     assert!(closes(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     // A TLS 1.2 client hello.
-    assert!(closes(port, &[0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03, 0, 0, 0, 0, 0]));
+    assert!(closes(
+        port,
+        &[
+            0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03, 0, 0, 0, 0, 0
+        ]
+    ));
     assert!(closes(port, b"\x00\x00\x00\x01\x00"));
     assert_serves(&cluster);
 }
@@ -119,7 +147,10 @@ fn truncated_requests_of_every_api_end_the_connection_only() {
         }
     }
     let after = resident_mib(broker);
-    assert!(after < before + 64, "resident memory went from {before} to {after} MiB");
+    assert!(
+        after < before + 64,
+        "resident memory went from {before} to {after} MiB"
+    );
     assert_serves(&cluster);
 }
 

@@ -41,16 +41,37 @@ pub struct Args {
 const LOADS: &[(&str, &[&str])] = &[
     ("max, 1 producer", &["-producers", "1"]),
     ("max, 4 producers", &["-producers", "4", "-buf", "16777216"]),
-    ("10 MB/s, 1 to 1", &["-producers", "1", "-consumers", "1", "-rate", "10"]),
-    ("25 MB/s, 1 to 3", &["-producers", "1", "-consumers", "3", "-rate", "25"]),
+    (
+        "10 MB/s, 1 to 1",
+        &["-producers", "1", "-consumers", "1", "-rate", "10"],
+    ),
+    (
+        "25 MB/s, 1 to 3",
+        &["-producers", "1", "-consumers", "3", "-rate", "25"],
+    ),
     ("max, 1 to 3", &["-producers", "1", "-consumers", "3"]),
 ];
 
 /// Loads for the rows over S3: the store on the same two cores is soon the limit.
 const S3_LOADS: &[(&str, &[&str])] = &[
     ("max, 1 producer", &["-producers", "1"]),
-    ("10 MB/s, 1 to 1", &["-producers", "1", "-consumers", "1", "-rate", "10"]),
-    ("1 MB/s, no linger, 1 to 1", &["-producers", "1", "-consumers", "1", "-rate", "1", "-linger", "0s"]),
+    (
+        "10 MB/s, 1 to 1",
+        &["-producers", "1", "-consumers", "1", "-rate", "10"],
+    ),
+    (
+        "1 MB/s, no linger, 1 to 1",
+        &[
+            "-producers",
+            "1",
+            "-consumers",
+            "1",
+            "-rate",
+            "1",
+            "-linger",
+            "0s",
+        ],
+    ),
 ];
 
 /// A process of the benchmark; killed when dropped.
@@ -72,7 +93,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     println!("building");
     run_command(Command::new("cargo").args(["build", "--release", "--quiet", "-p", "broker", "-p", "e2e"]))?;
     let kload = tools::path(Tool::Kload)?;
-    let dir = tempfile::Builder::new().prefix("diskless-bench").tempdir_in(memory_folder())?;
+    let dir = tempfile::Builder::new()
+        .prefix("diskless-bench")
+        .tempdir_in(memory_folder())?;
     let mut rows = Vec::new();
     for pair in 0..args.pairs {
         for load in LOADS {
@@ -91,28 +114,48 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     print_table(&rows);
     if let Some(file) = &args.json {
-        let lines: Vec<String> = rows.iter().map(|row| serde_json::to_string(&row.values)).collect::<Result<_, _>>()?;
+        let lines: Vec<String> = rows
+            .iter()
+            .map(|row| serde_json::to_string(&row.values))
+            .collect::<Result<_, _>>()?;
         fs::write(file, lines.join("\n") + "\n")?;
     }
     Ok(())
 }
 
 fn s3_rows(args: &Args, kload: &Path, dir: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let keys = [("AWS_ACCESS_KEY_ID", "bench"), ("AWS_SECRET_ACCESS_KEY", "benchsecret")];
+    let keys = [
+        ("AWS_ACCESS_KEY_ID", "bench"),
+        ("AWS_SECRET_ACCESS_KEY", "benchsecret"),
+    ];
     let data = dir.join("s3");
     fs::create_dir_all(data.join("bench"))?;
     let s3_port = free_port()?;
     let mut s3 = Command::new(tools::path(Tool::Versitygw)?);
-    s3.args(["--port", &format!("127.0.0.1:{s3_port}"), "--access", keys[0].1, "--secret", keys[1].1]);
+    s3.args([
+        "--port",
+        &format!("127.0.0.1:{s3_port}"),
+        "--access",
+        keys[0].1,
+        "--secret",
+        keys[1].1,
+    ]);
     s3.args(["--region", "us-east-1", "--quiet", "posix"]).arg(&data);
     let _s3 = start(&mut s3, &dir.join("s3.log"))?;
     wait_for(s3_port, Duration::from_secs(20))?;
     let proxy_port = free_port()?;
     let mut proxy = Command::new("target/release/s3-proxy");
-    proxy.args([&format!("127.0.0.1:{proxy_port}"), &format!("127.0.0.1:{s3_port}"), "1"]);
+    proxy.args([
+        &format!("127.0.0.1:{proxy_port}"),
+        &format!("127.0.0.1:{s3_port}"),
+        "1",
+    ]);
     let _proxy = start(&mut proxy, &dir.join("proxy.log"))?;
     wait_for(proxy_port, Duration::from_secs(20))?;
-    for (system, port) in [("diskless, S3 server", s3_port), ("diskless, S3 latencies", proxy_port)] {
+    for (system, port) in [
+        ("diskless, S3 server", s3_port),
+        ("diskless, S3 latencies", proxy_port),
+    ] {
         for (i, load) in S3_LOADS.iter().enumerate() {
             let url = format!(
                 "s3://bench/{port}-{i}?region=us-east-1&path_style=true&endpoint=http://127.0.0.1:{port}"
@@ -124,20 +167,47 @@ fn s3_rows(args: &Args, kload: &Path, dir: &Path, rows: &mut Vec<Row>) -> anyhow
     Ok(())
 }
 
-fn measure(kload: &Path, system: &str, port: u16, load: &(&str, &[&str]), seconds: u32) -> anyhow::Result<Row> {
+fn measure(
+    kload: &Path,
+    system: &str,
+    port: u16,
+    load: &(&str, &[&str]),
+    seconds: u32,
+) -> anyhow::Result<Row> {
     let (name, flags) = load;
     let mut command = Command::new(kload);
-    command.args(["-b", &format!("127.0.0.1:{port}"), "-name", name, "-dur", &format!("{seconds}s")]).args(*flags);
+    command
+        .args([
+            "-b",
+            &format!("127.0.0.1:{port}"),
+            "-name",
+            name,
+            "-dur",
+            &format!("{seconds}s"),
+        ])
+        .args(*flags);
     let line = output(&mut command)?;
     println!("{system}: {line}");
-    Ok(Row { system: system.to_owned(), values: serde_json::from_str(&line)? })
+    Ok(Row {
+        system: system.to_owned(),
+        values: serde_json::from_str(&line)?,
+    })
 }
 
 fn start_broker(url: &str, environment: &[(&str, &str)]) -> anyhow::Result<(Process, u16)> {
     let port = free_port()?;
     let data = tempfile::tempdir()?;
     let mut command = Command::new("target/release/diskless-broker");
-    command.args(["dev", "--port", &port.to_string(), "--object-store", url, "--data"]).arg(data.path());
+    command
+        .args([
+            "dev",
+            "--port",
+            &port.to_string(),
+            "--object-store",
+            url,
+            "--data",
+        ])
+        .arg(data.path());
     command.env("RUST_LOG", "warn").envs(environment.iter().copied());
     let process = start(&mut command, Path::new("target/bench-broker.log"))?;
     wait_for(port, Duration::from_secs(20))?;
@@ -167,18 +237,44 @@ fn start_kafka(dir: &Path) -> anyhow::Result<(Process, u16)> {
             dir.join("data").display()
         ),
     )?;
-    let log4j = format!("-Dlog4j2.configurationFile={}", fs::canonicalize("e2e/bench/kafka/log4j2.yaml")?.display());
+    let log4j = format!(
+        "-Dlog4j2.configurationFile={}",
+        fs::canonicalize("e2e/bench/kafka/log4j2.yaml")?.display()
+    );
     let mut format = Command::new("java");
-    format.args(["-Xmx256m", &log4j, "-cp", &classpath, "kafka.tools.StorageTool", "format"]);
-    format.args(["-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c"]).arg(&properties);
-    format.args(["--initial-controllers", &format!("1@127.0.0.1:{controller}:{directory_id}")]);
+    format.args([
+        "-Xmx256m",
+        &log4j,
+        "-cp",
+        &classpath,
+        "kafka.tools.StorageTool",
+        "format",
+    ]);
+    format
+        .args(["-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c"])
+        .arg(&properties);
+    format.args([
+        "--initial-controllers",
+        &format!("1@127.0.0.1:{controller}:{directory_id}"),
+    ]);
     run_command(format.stdout(Stdio::null()))?;
     let mut kafka = Command::new("java");
-    kafka.args(["-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", &log4j, "-cp", &classpath]);
+    kafka.args([
+        "-Xms1g",
+        "-Xmx1g",
+        "-XX:+UseG1GC",
+        "-XX:MaxGCPauseMillis=20",
+        &log4j,
+        "-cp",
+        &classpath,
+    ]);
     let log = dir.join("kafka.log");
     let process = start(kafka.arg("kafka.Kafka").arg(&properties), &log)?;
     let begin = Instant::now();
-    while !fs::read_to_string(&log).unwrap_or_default().contains("Kafka Server started") {
+    while !fs::read_to_string(&log)
+        .unwrap_or_default()
+        .contains("Kafka Server started")
+    {
         if begin.elapsed() > Duration::from_secs(60) {
             bail!("Apache Kafka did not start; see {}", log.display());
         }
@@ -189,8 +285,13 @@ fn start_kafka(dir: &Path) -> anyhow::Result<(Process, u16)> {
 
 fn start(command: &mut Command, log: &Path) -> anyhow::Result<Process> {
     let file = fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file);
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot start {command:?}"))?;
     Ok(Process(child))
 }
 

@@ -27,16 +27,51 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("wal", &["types", "env", "kafka-wire", "blob"]),
     ("metalog", &["types", "env", "kafka-wire", "blob"]),
     ("cache", &["types", "env", "kafka-wire", "blob"]),
-    ("coordinator", &["types", "env", "kafka-wire", "blob", "wal", "metalog", "cache"]),
-    ("cluster", &["types", "env", "kafka-wire", "blob", "metalog", "coordinator"]),
-    ("groups", &["types", "env", "kafka-wire", "blob", "metalog", "coordinator"]),
+    (
+        "coordinator",
+        &["types", "env", "kafka-wire", "blob", "wal", "metalog", "cache"],
+    ),
+    (
+        "cluster",
+        &["types", "env", "kafka-wire", "blob", "metalog", "coordinator"],
+    ),
+    (
+        "groups",
+        &["types", "env", "kafka-wire", "blob", "metalog", "coordinator"],
+    ),
     (
         "broker",
-        &["types", "env", "kafka-wire", "blob", "wal", "metalog", "cache", "coordinator", "cluster", "groups"],
+        &[
+            "types",
+            "env",
+            "kafka-wire",
+            "blob",
+            "wal",
+            "metalog",
+            "cache",
+            "coordinator",
+            "cluster",
+            "groups",
+        ],
     ),
     ("crds", &[]),
     ("operator", &["crds", "kafka-wire", "types", "env"]),
-    ("e2e", &["types", "env", "kafka-wire", "blob", "metalog", "coordinator", "cluster", "groups", "broker", "crds", "operator"]),
+    (
+        "e2e",
+        &[
+            "types",
+            "env",
+            "kafka-wire",
+            "blob",
+            "metalog",
+            "coordinator",
+            "cluster",
+            "groups",
+            "broker",
+            "crds",
+            "operator",
+        ],
+    ),
     ("sim", &["types", "env", "kafka-wire", "blob", "broker", "e2e"]),
     ("xtask", &["crds"]),
 ];
@@ -63,7 +98,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             "warnings",
         ]))?;
     }
-    let deny = Command::new("cargo").args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let deny = Command::new("cargo")
+        .args(["deny", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     if deny.is_ok_and(|status| status.success()) {
         run_command(Command::new("cargo").args(["deny", "check", "bans", "licenses", "sources"]))?;
     } else {
@@ -76,22 +115,36 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 /// Fails on a dependency inside the workspace that points the wrong way.
 pub fn directions(metadata: &Metadata) -> anyhow::Result<()> {
     let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
-    let members: BTreeSet<&str> = metadata.workspace_packages().iter().map(|p| p.name.as_str()).collect();
+    let members: BTreeSet<&str> = metadata
+        .workspace_packages()
+        .iter()
+        .map(|p| p.name.as_str())
+        .collect();
     let mut wrong = Vec::new();
     for package in metadata.workspace_packages() {
         let Some(may) = allowed.get(package.name.as_str()) else {
-            wrong.push(format!("{} is not in the table of xtask/src/lint.rs", package.name));
+            wrong.push(format!(
+                "{} is not in the table of xtask/src/lint.rs",
+                package.name
+            ));
             continue;
         };
         for dependency in &package.dependencies {
             // Tests may look further, as long as nothing depends on e2e or the binaries in a circle.
             let is_test = dependency.kind == DependencyKind::Development;
-            if !is_test && members.contains(dependency.name.as_str()) && !may.contains(&dependency.name.as_str()) {
+            if !is_test
+                && members.contains(dependency.name.as_str())
+                && !may.contains(&dependency.name.as_str())
+            {
                 wrong.push(format!("{} must not depend on {}", package.name, dependency.name));
             }
         }
     }
-    if wrong.is_empty() { Ok(()) } else { bail!("dependency directions:\n  {}", wrong.join("\n  ")) }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        bail!("dependency directions:\n  {}", wrong.join("\n  "))
+    }
 }
 
 /// Fails when a banned crate is part of a build for Linux.
@@ -104,7 +157,10 @@ fn banned(metadata: &Metadata) -> anyhow::Result<()> {
             .stderr(Stdio::null())
             .output()?;
         if out.status.success() && !out.stdout.is_empty() {
-            bail!("{name} is banned (deny.toml) but built:\n{}", String::from_utf8_lossy(&out.stdout));
+            bail!(
+                "{name} is banned (deny.toml) but built:\n{}",
+                String::from_utf8_lossy(&out.stdout)
+            );
         }
     }
     Ok(())
@@ -114,13 +170,19 @@ fn file_sizes() -> anyhow::Result<()> {
     let files = crate::run::output(Command::new("git").args(["ls-files", "*.rs"]))?;
     let mut long = Vec::new();
     for file in files.lines() {
-        let Ok(text) = std::fs::read_to_string(file) else { continue };
+        let Ok(text) = std::fs::read_to_string(file) else {
+            continue;
+        };
         let lines = text.lines().count();
         if lines > LONGEST_FILE {
             long.push(format!("{file}: {lines} lines"));
         }
     }
-    if long.is_empty() { Ok(()) } else { bail!("files over {LONGEST_FILE} lines:\n  {}", long.join("\n  ")) }
+    if long.is_empty() {
+        Ok(())
+    } else {
+        bail!("files over {LONGEST_FILE} lines:\n  {}", long.join("\n  "))
+    }
 }
 
 #[cfg(test)]
@@ -136,7 +198,11 @@ mod tests {
     #[test]
     fn a_wrong_direction_is_found() {
         let mut metadata = MetadataCommand::new().exec().unwrap();
-        let types = metadata.packages.iter_mut().find(|p| p.name.as_str() == "types").unwrap();
+        let types = metadata
+            .packages
+            .iter_mut()
+            .find(|p| p.name.as_str() == "types")
+            .unwrap();
         let serde = types.dependencies.iter_mut().find(|d| d.name == "serde").unwrap();
         serde.name = "broker".to_owned();
         let error = directions(&metadata).unwrap_err().to_string();

@@ -22,7 +22,10 @@ mod test;
 mod tools;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Build, test and run everything of this repository")]
+#[command(
+    name = "cargo xtask",
+    about = "Build, test and run everything of this repository"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

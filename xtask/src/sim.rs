@@ -23,7 +23,12 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let mut command = Command::new("cargo");
     command.args(["run", "--release", "--quiet", "-p", "sim", "--"]);
-    command.args(["--seeds", &args.seeds.to_string(), "--first-seed", &args.first_seed.to_string()]);
+    command.args([
+        "--seeds",
+        &args.seeds.to_string(),
+        "--first-seed",
+        &args.first_seed.to_string(),
+    ]);
     if let Some(seed) = args.replay {
         command.args(["--replay", &seed.to_string()]);
     }

@@ -18,7 +18,14 @@ pub struct Args {
 }
 
 /// Debian packages that the tests use: the old client of choice, and what builds and runs the cluster tools.
-const PACKAGES: &[&str] = &["kcat", "python3-venv", "maven", "default-jdk-headless", "iproute2", "iptables"];
+const PACKAGES: &[&str] = &[
+    "kcat",
+    "python3-venv",
+    "maven",
+    "default-jdk-headless",
+    "iproute2",
+    "iptables",
+];
 
 #[derive(Default)]
 struct Tally {
@@ -94,18 +101,52 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     tally.check("lint", lint::run(lint::Args { quick: false }));
     stage("generated files");
     tally.check("generate --check", generate::run(generate::Args { check: true }));
-    tally.cargo("unit tests", &["--workspace", "--exclude", "e2e", "--no-fail-fast", "--quiet"])?;
+    tally.cargo(
+        "unit tests",
+        &["--workspace", "--exclude", "e2e", "--no-fail-fast", "--quiet"],
+    )?;
 
     stage("release binaries");
     tally.check(
         "release build",
-        crate::run::run(Command::new("cargo").args(["build", "--release", "--quiet", "-p", "broker", "-p", "operator"])),
+        crate::run::run(Command::new("cargo").args([
+            "build",
+            "--release",
+            "--quiet",
+            "-p",
+            "broker",
+            "-p",
+            "operator",
+        ])),
     );
-    tally.cargo("processes on loopback", &["-p", "e2e", "--no-fail-fast", "--quiet", "--", "--test-threads", "2"])?;
+    tally.cargo(
+        "processes on loopback",
+        &[
+            "-p",
+            "e2e",
+            "--no-fail-fast",
+            "--quiet",
+            "--",
+            "--test-threads",
+            "2",
+        ],
+    )?;
     if !args.fast {
         tally.cargo(
             "Kubernetes cluster",
-            &["-p", "e2e", "--features", "cluster", "--quiet", "--test", "kind", "--", "--test-threads", "1", "--nocapture"],
+            &[
+                "-p",
+                "e2e",
+                "--features",
+                "cluster",
+                "--quiet",
+                "--test",
+                "kind",
+                "--",
+                "--test-threads",
+                "1",
+                "--nocapture",
+            ],
         )?;
     }
     println!("\nall in {} s", start.elapsed().as_secs());

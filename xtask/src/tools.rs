@@ -147,7 +147,9 @@ pub fn path(tool: Tool) -> anyhow::Result<PathBuf> {
                 let folder = run::root().join(folder);
                 let mut link = GO_LINK.to_owned();
                 if folder.ends_with(HYPERKUBE) {
-                    run::step(format!("building {name} (once; all of Kubernetes takes 12 CPU minutes)"));
+                    run::step(format!(
+                        "building {name} (once; all of Kubernetes takes 12 CPU minutes)"
+                    ));
                     link.push_str(&kubernetes_flags(&folder)?);
                 } else {
                     run::step(format!("building {name} (once)"));
@@ -178,7 +180,14 @@ pub fn path(tool: Tool) -> anyhow::Result<PathBuf> {
                 run::logged(venv.args(["-m", "venv"]).arg(&target), &log)
                     .context("python3 cannot make a virtual environment (Debian's package: python3-venv)")?;
                 let mut pip = Command::new(target.join("bin/python"));
-                pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]);
+                pip.args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                    "-r",
+                ]);
                 pip.arg(run::root().join(file));
                 pip
             }

@@ -19,7 +19,10 @@ pub(crate) fn store_plan(
     move |operation, key| {
         let delay = Duration::from_micros(2_000 + env.random_below(40_000));
         if !active.load(Ordering::Relaxed) {
-            return Decision { delay, fault: Fault::None };
+            return Decision {
+                delay,
+                fault: Fault::None,
+            };
         }
         let error = || BlobError::Unavailable(format!("simulated failure of {operation:?} {key}"));
         let fault = match env.random_below(1_000) {
@@ -29,16 +32,30 @@ pub(crate) fn store_plan(
             _ => Fault::None,
         };
         // Now and then a request hangs for a while.
-        let slow = if env.random_below(100) == 0 { Duration::from_millis(env.random_below(2_000)) } else { Duration::ZERO };
-        Decision { delay: delay + slow, fault }
+        let slow = if env.random_below(100) == 0 {
+            Duration::from_millis(env.random_below(2_000))
+        } else {
+            Duration::ZERO
+        };
+        Decision {
+            delay: delay + slow,
+            fault,
+        }
     }
 }
 
 /// Kills, restarts and cuts until `trouble` is over, then mends everything.
-pub(crate) async fn run(env: Env, world: Arc<World>, trace: Trace, trouble: Duration, active: Arc<AtomicBool>) {
+pub(crate) async fn run(
+    env: Env,
+    world: Arc<World>,
+    trace: Trace,
+    trouble: Duration,
+    active: Arc<AtomicBool>,
+) {
     let end = env.instant() + trouble;
     while env.instant() < end {
-        env.sleep(Duration::from_millis(500 + env.random_below(3_000))).await;
+        env.sleep(Duration::from_millis(500 + env.random_below(3_000)))
+            .await;
         match env.random_below(10) {
             0..6 => {
                 let name = world.random_node(&env);

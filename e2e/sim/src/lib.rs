@@ -44,7 +44,12 @@ pub struct Scenario {
 impl Scenario {
     /// The first scenario: three brokers, two coordinators, one store, random kills and lost replies.
     pub fn new(seed: u64) -> Scenario {
-        Scenario { seed, records: 150, producers: 3, trouble: Duration::from_secs(40) }
+        Scenario {
+            seed,
+            records: 150,
+            producers: 3,
+            trouble: Duration::from_secs(40),
+        }
     }
 }
 
@@ -71,7 +76,10 @@ impl Trace {
 
 /// Runs a scenario on a runtime of its own.
 pub fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()?;
     let outcome = runtime.block_on(world::run(scenario));
     // What is left of the nodes must not outlive the run.
     runtime.shutdown_background();

@@ -47,7 +47,11 @@ fn main() -> ExitCode {
 fn replay(seed: u64) -> anyhow::Result<()> {
     if std::env::var_os("RUST_LOG").is_some() {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
-        tracing_subscriber::fmt().without_time().with_ansi(false).with_env_filter(filter).init();
+        tracing_subscriber::fmt()
+            .without_time()
+            .with_ansi(false)
+            .with_env_filter(filter)
+            .init();
     }
     let outcome = run(Scenario::new(seed)).with_context(|| format!("seed {seed}"))?;
     outcome.trace.iter().for_each(|line| println!("{line}"));
@@ -72,7 +76,10 @@ fn many(args: &Args) -> anyhow::Result<()> {
             && let Some(seed) = seeds.next()
         {
             let mut command = Command::new(&program);
-            command.args(["--replay", &seed.to_string()]).stdin(Stdio::null()).stdout(Stdio::null());
+            command
+                .args(["--replay", &seed.to_string()])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null());
             running.push((seed, command.spawn()?));
         }
         if running.is_empty() {
@@ -88,6 +95,10 @@ fn many(args: &Args) -> anyhow::Result<()> {
             bail!("seed {seed} failed; replay: cargo xtask sim --replay {seed}");
         }
     }
-    println!("{} seeds passed in {:.1} s", args.seeds, start.elapsed().as_secs_f64());
+    println!(
+        "{} seeds passed in {:.1} s",
+        args.seeds,
+        start.elapsed().as_secs_f64()
+    );
     Ok(())
 }

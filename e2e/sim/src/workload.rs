@@ -52,7 +52,10 @@ pub(crate) async fn produce(
             match client.produce(partition, producer, *sequence, value).await {
                 Ok(Ok(offset)) => break offset,
                 Ok(Err(code)) if FATAL.contains(&code) => {
-                    anyhow::bail!("producer {} partition {partition} sequence {sequence}: error {code}", producer.id);
+                    anyhow::bail!(
+                        "producer {} partition {partition} sequence {sequence}: error {code}",
+                        producer.id
+                    );
                 }
                 Ok(Err(code)) => {
                     trace.add(&env, format_args!("retry {value}: error {code}"));
@@ -87,8 +90,17 @@ pub(crate) async fn consume(
             match client.fetch(*partition, *offset).await {
                 Ok((found, _)) => {
                     for (value, at) in found {
-                        trace.add(&env, format_args!("consumer {name} got {value} at {partition}/{at}"));
-                        read.push((value, Place { partition: *partition, offset: at }));
+                        trace.add(
+                            &env,
+                            format_args!("consumer {name} got {value} at {partition}/{at}"),
+                        );
+                        read.push((
+                            value,
+                            Place {
+                                partition: *partition,
+                                offset: at,
+                            },
+                        ));
                         *offset = at + 1;
                     }
                 }

@@ -51,7 +51,9 @@ impl World {
 
     /// Starts a node; it keeps trying to start as a supervisor would make it.
     pub(crate) async fn start(&self, name: &str) {
-        let Some(config) = self.configs.get(name).cloned() else { return };
+        let Some(config) = self.configs.get(name).cloned() else {
+            return;
+        };
         let env = self.simulation.node(name);
         self.running.lock().insert(name.to_owned(), env.clone());
         let store = self.store.clone();
@@ -109,13 +111,21 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
         configs.insert(host.clone(), config(&dir, 1000 + i, &host, zone, "broker")?);
     }
     let names: Vec<String> = configs.keys().cloned().collect();
-    let world = Arc::new(World { simulation, store, configs, running: Mutex::default(), _dir: dir });
+    let world = Arc::new(World {
+        simulation,
+        store,
+        configs,
+        running: Mutex::default(),
+        _dir: dir,
+    });
     for name in &names {
         world.start(name).await;
     }
     let env = world.simulation.node("test");
     let trace = Trace::default();
-    let outcome = env.timeout(LIMIT, clients(&env, &world, &trace, scenario, bootstrap, active)).await;
+    let outcome = env
+        .timeout(LIMIT, clients(&env, &world, &trace, scenario, bootstrap, active))
+        .await;
     for name in &names {
         world.kill(name).await;
     }
@@ -124,15 +134,26 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
         Ok(Ok(history)) => {
             let mut anomalies = history.check(10);
             anomalies.extend(history.reads.iter().flat_map(|read| check_monotonic(read)));
-            Ok(Outcome { history, anomalies, trace: lines })
+            Ok(Outcome {
+                history,
+                anomalies,
+                trace: lines,
+            })
         }
         Ok(Err(error)) => Err(error.context(tail(&lines))),
-        Err(_) => bail!("stuck: not done after {LIMIT:?} of simulated time\n{}", tail(&lines)),
+        Err(_) => bail!(
+            "stuck: not done after {LIMIT:?} of simulated time\n{}",
+            tail(&lines)
+        ),
     }
 }
 
 fn tail(lines: &[String]) -> String {
-    lines.iter().skip(lines.len().saturating_sub(40)).map(|line| format!("{line}\n")).collect()
+    lines
+        .iter()
+        .skip(lines.len().saturating_sub(40))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 async fn clients(
@@ -146,7 +167,9 @@ async fn clients(
     let mut client = Client::new(env.clone(), bootstrap.clone());
     let partitions = loop {
         env.sleep(Duration::from_millis(200)).await;
-        let Ok(metadata) = client.metadata().await else { continue };
+        let Ok(metadata) = client.metadata().await else {
+            continue;
+        };
         let topic = metadata.topics.first().context("no topic in the answer")?;
         if topic.error_code == 0 && !topic.partitions.is_empty() {
             break i32::try_from(topic.partitions.len())?;
@@ -154,10 +177,19 @@ async fn clients(
     };
     trace.add(env, format_args!("topic with {partitions} partitions"));
     active.store(true, std::sync::atomic::Ordering::Relaxed);
-    let trouble = faults::run(env.clone(), world.clone(), trace.clone(), scenario.trouble, active);
+    let trouble = faults::run(
+        env.clone(),
+        world.clone(),
+        trace.clone(),
+        scenario.trouble,
+        active,
+    );
     let trouble = env.spawn(trouble);
 
-    let history = Arc::new(Mutex::new(History { idempotent: true, ..History::default() }));
+    let history = Arc::new(Mutex::new(History {
+        idempotent: true,
+        ..History::default()
+    }));
     let total = usize::try_from(scenario.producers * scenario.records)?;
     let mut producers = Vec::new();
     for i in 0..scenario.producers {
@@ -177,7 +209,14 @@ async fn clients(
     let mut consumers = Vec::new();
     for i in 0..2 {
         let node = world.simulation.node(&format!("consumer{i}"));
-        let run = workload::consume(node.clone(), bootstrap.clone(), partitions, total, trace.clone(), i);
+        let run = workload::consume(
+            node.clone(),
+            bootstrap.clone(),
+            partitions,
+            total,
+            trace.clone(),
+            i,
+        );
         consumers.push(node.spawn(run));
     }
     for producer in producers {

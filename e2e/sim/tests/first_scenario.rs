@@ -5,9 +5,16 @@ use std::process::Command;
 
 /// What a run of a seed, in a process of its own, prints; fails with it when the run failed.
 fn replay(seed: u64) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_sim")).args(["--replay", &seed.to_string()]).output().expect("runs");
+    let output = Command::new(env!("CARGO_BIN_EXE_sim"))
+        .args(["--replay", &seed.to_string()])
+        .output()
+        .expect("runs");
     let text = String::from_utf8(output.stdout).expect("text");
-    assert!(output.status.success(), "seed {seed} failed:\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "seed {seed} failed:\n{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     text
 }
 

@@ -6,6 +6,14 @@ use e2e::s3_proxy::{Profile, serve};
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [listen, upstream, seed] = args.as_slice() else { bail!("usage: s3-proxy LISTEN UPSTREAM SEED") };
-    serve(listen, upstream, Profile::S3_STANDARD, seed.parse().context("SEED is a number")?).await
+    let [listen, upstream, seed] = args.as_slice() else {
+        bail!("usage: s3-proxy LISTEN UPSTREAM SEED")
+    };
+    serve(
+        listen,
+        upstream,
+        Profile::S3_STANDARD,
+        seed.parse().context("SEED is a number")?,
+    )
+    .await
 }

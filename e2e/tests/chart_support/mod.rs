@@ -40,8 +40,20 @@ pub fn render(release: &str, namespace: &str, values: &Value) -> Result<String, 
     let file = folder.path().join("values.json");
     std::fs::write(&file, values.to_string()).expect("values");
     let mut command = helm(folder.path());
-    command.args(["template", release, "--namespace", namespace, "--kube-version", "1.35.0"]);
-    let output = command.arg("--values").arg(&file).arg(chart()).output().expect("helm");
+    command.args([
+        "template",
+        release,
+        "--namespace",
+        namespace,
+        "--kube-version",
+        "1.35.0",
+    ]);
+    let output = command
+        .arg("--values")
+        .arg(&file)
+        .arg(chart())
+        .output()
+        .expect("helm");
     text(&output)
 }
 

@@ -2,7 +2,12 @@
 //!
 //! The cluster is that of the demo, kept up: the first thing tested is `cargo xtask demo` itself. One test after the other
 //! (`--test-threads 1`); each leaves the cluster as it found it.
-#![allow(clippy::disallowed_methods, clippy::expect_used, clippy::print_stdout, reason = "tests")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "tests"
+)]
 
 mod system;
 
@@ -32,7 +37,8 @@ fn a1_the_demo_runs_and_can_be_run_again() -> anyhow::Result<()> {
 fn b1_a_converged_cluster_is_left_alone() -> anyhow::Result<()> {
     let system = system()?;
     system.await_settled()?;
-    let kinds = "statefulset,service,configmap,poddisruptionbudget,serviceaccount,disklesscluster,disklesstopic";
+    let kinds =
+        "statefulset,service,configmap,poddisruptionbudget,serviceaccount,disklesscluster,disklesstopic";
     let versions = || -> anyhow::Result<Vec<(String, String)>> {
         let list = system.get(&[kinds])?;
         let items = list["items"].as_array().cloned().unwrap_or_default();
@@ -69,7 +75,13 @@ fn c2_a_pod_of_each_kind_is_deleted() -> anyhow::Result<()> {
         system.operator_kubectl(&["delete", "pod", "--all", "--wait=true"])?;
         // Without a goodbye.
         system.kubectl(&["delete", "pod", "demo-b-0", "--grace-period=0", "--force"])?;
-        system.kubectl(&["delete", "pod", "demo-coordinator-1", "--grace-period=0", "--force"])?;
+        system.kubectl(&[
+            "delete",
+            "pod",
+            "demo-coordinator-1",
+            "--grace-period=0",
+            "--force",
+        ])?;
         system.await_settled()
     })
 }

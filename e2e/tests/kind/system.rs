@@ -25,7 +25,10 @@ pub fn xtask(args: &[&str]) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = Command::new(cargo);
-    command.args(["run", "--quiet", "--package", "xtask", "--"]).args(args).current_dir(root);
+    command
+        .args(["run", "--quiet", "--package", "xtask", "--"])
+        .args(args)
+        .current_dir(root);
     let status = command.status()?;
     if !status.success() {
         bail!("cargo xtask {} ended with {status}", args.join(" "));
@@ -61,12 +64,17 @@ impl System {
     fn start() -> anyhow::Result<System> {
         xtask(&["demo", "--keep", "--name", CLUSTER])?;
         let kubectl = e2e::clients::tool("kubectl")?;
-        Ok(System { kubectl, kubeconfig: cache()?.join("clusters").join(CLUSTER).join("kubeconfig") })
+        Ok(System {
+            kubectl,
+            kubeconfig: cache()?.join("clusters").join(CLUSTER).join("kubeconfig"),
+        })
     }
 
     fn command(&self, namespace: &str) -> Command {
         let mut command = Command::new(&self.kubectl);
-        command.env("KUBECONFIG", &self.kubeconfig).args(["-n", namespace]);
+        command
+            .env("KUBECONFIG", &self.kubeconfig)
+            .args(["-n", namespace]);
         command
     }
 
@@ -99,9 +107,13 @@ impl System {
                 return Ok(());
             }
             if start.elapsed() > SETTLE {
-                let pods = succeed(self.command(NAMESPACE).args(["get", "pods", "-o", "wide"])).unwrap_or_default();
+                let pods =
+                    succeed(self.command(NAMESPACE).args(["get", "pods", "-o", "wide"])).unwrap_or_default();
                 let cluster = self.get(&["disklesscluster", "demo"]).unwrap_or_default();
-                bail!("{what}: not within {SETTLE:?}\n{pods}\n{:#}", cluster["status"]["conditions"]);
+                bail!(
+                    "{what}: not within {SETTLE:?}\n{pods}\n{:#}",
+                    cluster["status"]["conditions"]
+                );
             }
             std::thread::sleep(Duration::from_secs(1));
         }
@@ -110,9 +122,14 @@ impl System {
     /// The cluster is Ready for its newest generation and every pod of it is ready.
     fn is_settled(&self) -> anyhow::Result<bool> {
         let cluster = self.get(&["disklesscluster", "demo"])?;
-        let conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let conditions = cluster["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let current = cluster["status"]["observedGeneration"] == cluster["metadata"]["generation"];
-        let ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
+        let ready = conditions
+            .iter()
+            .any(|c| c["type"] == "Ready" && c["status"] == "True");
         Ok(current && ready && self.pods()?.iter().all(is_ready))
     }
 
@@ -125,7 +142,9 @@ impl System {
             let pods = self.pods()?;
             let is_broker = |pod: &&Value| {
                 let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-                ["demo-a-", "demo-b-", "demo-c-"].iter().any(|prefix| name.starts_with(prefix))
+                ["demo-a-", "demo-b-", "demo-c-"]
+                    .iter()
+                    .any(|prefix| name.starts_with(prefix))
             };
             Ok(pods.iter().filter(is_broker).count() == count && self.is_settled()?)
         })
@@ -136,9 +155,15 @@ impl System {
         self.wait(&format!("every pod runs {image}"), || {
             let pods = self.pods()?;
             let ours = pods.iter().filter(|pod| {
-                pod["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("demo-"))
+                pod["metadata"]["name"]
+                    .as_str()
+                    .is_some_and(|name| name.starts_with("demo-"))
             });
-            let running = |pod: &Value| pod["spec"]["containers"][0]["image"].as_str().is_some_and(|i| i.ends_with(image));
+            let running = |pod: &Value| {
+                pod["spec"]["containers"][0]["image"]
+                    .as_str()
+                    .is_some_and(|i| i.ends_with(image))
+            };
             let ours: Vec<&Value> = ours.collect();
             Ok(ours.len() > 3 && ours.iter().all(|pod| running(pod) && is_ready(pod)))
         })
@@ -149,21 +174,32 @@ impl System {
         let mut by_node: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for pod in self.pods()? {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            by_node.entry(text(&pod["spec"]["nodeName"])).or_default().push(text(&pod["metadata"]["name"]));
+            by_node
+                .entry(text(&pod["spec"]["nodeName"]))
+                .or_default()
+                .push(text(&pod["metadata"]["name"]));
         }
         let fits = |pods: &Vec<String>| {
             let has = |prefix: &str| pods.iter().any(|pod| pod.starts_with(prefix));
             !has("s3") && !has("client") && (has("demo-a-") || has("demo-b-") || has("demo-c-"))
         };
-        let found = by_node.iter().find(|(_, pods)| fits(pods)).map(|(node, _)| node.clone());
+        let found = by_node
+            .iter()
+            .find(|(_, pods)| fits(pods))
+            .map(|(node, _)| node.clone());
         found.with_context(|| format!("no node can be killed: {by_node:?}"))
     }
 }
 
 fn is_ready(pod: &Value) -> bool {
-    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let conditions = pod["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     pod["metadata"]["deletionTimestamp"].is_null()
-        && conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+        && conditions
+            .iter()
+            .any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
 fn succeed(command: &mut Command) -> anyhow::Result<String> {
@@ -182,10 +218,14 @@ pub struct Producing {
 
 impl Producing {
     pub fn start(system: &System, name: &str, count: usize, pause: Duration) -> anyhow::Result<Producing> {
-        let unique = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
+        let unique = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)?
+            .as_millis();
         let sent: Vec<String> = (0..count).map(|i| format!("{name}-{unique}-{i:06}")).collect();
         let mut command = system.command(NAMESPACE);
-        command.args(["exec", "-i", "client", "--", "kcat", "-P", "-b", BOOTSTRAP, "-t", TOPIC]);
+        command.args([
+            "exec", "-i", "client", "--", "kcat", "-P", "-b", BOOTSTRAP, "-t", TOPIC,
+        ]);
         command.args(["-X", "enable.idempotence=true", "-X", "message.timeout.ms=240000"]);
         let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let mut stdin = child.stdin.take().context("no stdin")?;
@@ -198,7 +238,10 @@ impl Producing {
             drop(stdin);
             let output = child.wait_with_output()?;
             if !output.status.success() {
-                bail!("records were given up: {}", String::from_utf8_lossy(&output.stderr));
+                bail!(
+                    "records were given up: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
             }
             Ok(())
         });
@@ -207,10 +250,26 @@ impl Producing {
 
     /// All were acknowledged, and all are there exactly once.
     pub fn finish_and_check(self, system: &System) -> anyhow::Result<()> {
-        self.run.join().map_err(|_| anyhow::anyhow!("the producer panicked"))??;
+        self.run
+            .join()
+            .map_err(|_| anyhow::anyhow!("the producer panicked"))??;
         let prefix = self.sent[0].trim_end_matches("-000000").to_owned();
         let mut command = system.command(NAMESPACE);
-        command.args(["exec", "-i", "client", "--", "kcat", "-C", "-b", BOOTSTRAP, "-t", TOPIC, "-o", "beginning", "-e"]);
+        command.args([
+            "exec",
+            "-i",
+            "client",
+            "--",
+            "kcat",
+            "-C",
+            "-b",
+            BOOTSTRAP,
+            "-t",
+            TOPIC,
+            "-o",
+            "beginning",
+            "-e",
+        ]);
         let text = succeed(&mut command)?;
         let mut received: Vec<&str> = text.lines().filter(|line| line.starts_with(&prefix)).collect();
         received.sort_unstable();
@@ -218,9 +277,17 @@ impl Producing {
         let mut distinct = received.clone();
         distinct.dedup();
         assert_eq!(distinct.len(), count, "records were stored twice");
-        let missing: Vec<&String> =
-            self.sent.iter().filter(|sent| distinct.binary_search(&sent.as_str()).is_err()).collect();
-        assert!(missing.is_empty(), "{} acknowledged records are lost, the first is {:?}", missing.len(), missing.first());
+        let missing: Vec<&String> = self
+            .sent
+            .iter()
+            .filter(|sent| distinct.binary_search(&sent.as_str()).is_err())
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "{} acknowledged records are lost, the first is {:?}",
+            missing.len(),
+            missing.first()
+        );
         Ok(())
     }
 }

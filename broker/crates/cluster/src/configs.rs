@@ -78,7 +78,14 @@ const fn define(
     rule: Rule,
     documentation: &'static str,
 ) -> Definition {
-    Definition { name, kind, default, synonym, documentation, rule }
+    Definition {
+        name,
+        kind,
+        default,
+        synonym,
+        documentation,
+        rule,
+    }
 }
 
 const MAX: &str = "9223372036854775807";
@@ -152,11 +159,17 @@ fn known(name: &str) -> Result<&'static Definition, ApiError> {
 impl Definition {
     /// INVALID_CONFIG, naming the key, unless `value` may be set. Values are trimmed first, as Kafka does.
     pub fn validate(&self, value: &str) -> Result<(), ApiError> {
-        let refused =
-            |why: &str| Err(invalid(format!("Invalid value {value} for configuration {}: {why}", self.name)));
+        let refused = |why: &str| {
+            Err(invalid(format!(
+                "Invalid value {value} for configuration {}: {why}",
+                self.name
+            )))
+        };
         let trimmed = value.trim();
         let number = match self.kind {
-            Kind::Boolean if !trimmed.eq_ignore_ascii_case("true") && !trimmed.eq_ignore_ascii_case("false") => {
+            Kind::Boolean
+                if !trimmed.eq_ignore_ascii_case("true") && !trimmed.eq_ignore_ascii_case("false") =>
+            {
                 return refused("Expected value to be either true or false");
             }
             Kind::Boolean | Kind::String | Kind::List => None,
@@ -217,7 +230,9 @@ pub fn validate_new(configs: Vec<(String, Option<String>)>) -> Result<Vec<Config
     let mut set = BTreeMap::new();
     for (name, value) in configs {
         let Some(value) = value else {
-            return Err(invalid(format!("Null value not supported for topic configs: {name}")));
+            return Err(invalid(format!(
+                "Null value not supported for topic configs: {name}"
+            )));
         };
         known(&name)?.validate(&value)?;
         set.insert(name, value.trim().to_owned());
@@ -227,7 +242,10 @@ pub fn validate_new(configs: Vec<(String, Option<String>)>) -> Result<Vec<Config
 
 /// The configurations of a topic after `ops`.
 pub fn alter(current: &[Config], ops: &[(String, Op)]) -> Result<Vec<Config>, ApiError> {
-    let mut set: BTreeMap<_, _> = current.iter().map(|c| (c.name.clone(), c.value.clone())).collect();
+    let mut set: BTreeMap<_, _> = current
+        .iter()
+        .map(|c| (c.name.clone(), c.value.clone()))
+        .collect();
     for (name, op) in ops {
         let definition = known(name)?;
         let value = match op {
@@ -237,10 +255,14 @@ pub fn alter(current: &[Config], ops: &[(String, Op)]) -> Result<Vec<Config>, Ap
                 continue;
             }
             Op::Append(_) if definition.kind != Kind::List => {
-                return Err(invalid(format!("Can't APPEND to key {name} because its type is not LIST.")));
+                return Err(invalid(format!(
+                    "Can't APPEND to key {name} because its type is not LIST."
+                )));
             }
             Op::Subtract(_) if definition.kind != Kind::List => {
-                return Err(invalid(format!("Can't SUBTRACT from key {name} because its type is not LIST.")));
+                return Err(invalid(format!(
+                    "Can't SUBTRACT from key {name} because its type is not LIST."
+                )));
             }
             Op::Append(items) => {
                 let mut list = items_of(set.get(name).map_or(definition.default, String::as_str));
@@ -265,11 +287,16 @@ pub fn alter(current: &[Config], ops: &[(String, Op)]) -> Result<Vec<Config>, Ap
 }
 
 fn items_of(list: &str) -> Vec<&str> {
-    list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect()
+    list.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .collect()
 }
 
 fn in_order(set: BTreeMap<String, String>) -> Vec<Config> {
-    set.into_iter().map(|(name, value)| Config { name, value }).collect()
+    set.into_iter()
+        .map(|(name, value)| Config { name, value })
+        .collect()
 }
 
 /// The configurations of a topic that change how it is served.
@@ -292,9 +319,19 @@ pub struct TopicConfig {
 impl TopicConfig {
     /// As set on `topic`, or the defaults.
     pub fn of(topic: &Topic) -> TopicConfig {
-        let text = |name: &str| topic.config(name).or(definition(name).map(|d| d.default)).unwrap_or_default();
+        let text = |name: &str| {
+            topic
+                .config(name)
+                .or(definition(name).map(|d| d.default))
+                .unwrap_or_default()
+        };
         // Stored values were validated; -1 (and anything negative) means without limit.
-        let limit = |name: &str| text(name).parse::<i64>().ok().and_then(|number| u64::try_from(number).ok());
+        let limit = |name: &str| {
+            text(name)
+                .parse::<i64>()
+                .ok()
+                .and_then(|number| u64::try_from(number).ok())
+        };
         TopicConfig {
             retention_ms: limit("retention.ms"),
             retention_bytes: limit("retention.bytes"),
@@ -312,14 +349,30 @@ mod tests {
     use types::TopicId;
 
     fn topic(configs: &[(&str, &str)]) -> Topic {
-        let configs = configs.iter().map(|(n, v)| Config { name: (*n).into(), value: (*v).into() }).collect();
-        Topic { id: TopicId::default(), name: "t".into(), partitions: Vec::new(), configs }
+        let configs = configs
+            .iter()
+            .map(|(n, v)| Config {
+                name: (*n).into(),
+                value: (*v).into(),
+            })
+            .collect();
+        Topic {
+            id: TopicId::default(),
+            name: "t".into(),
+            partitions: Vec::new(),
+            configs,
+        }
     }
 
     #[test]
     fn every_default_is_valid_and_names_are_in_order() {
         for definition in DEFINITIONS {
-            assert_eq!(definition.validate(definition.default), Ok(()), "{}", definition.name);
+            assert_eq!(
+                definition.validate(definition.default),
+                Ok(()),
+                "{}",
+                definition.name
+            );
         }
         assert!(DEFINITIONS.windows(2).all(|pair| pair[0].name < pair[1].name));
     }
@@ -352,20 +405,43 @@ mod tests {
     fn set_delete_append_and_subtract() {
         let key = "leader.replication.throttled.replicas";
         let set = |name: &str, op| (name.to_owned(), op);
-        let one = alter(&[], &[set("retention.ms", Op::Set(" 5 ".into())), set(key, Op::Append("0:1, 0:2".into()))]);
+        let one = alter(
+            &[],
+            &[
+                set("retention.ms", Op::Set(" 5 ".into())),
+                set(key, Op::Append("0:1, 0:2".into())),
+            ],
+        );
         let one = one.unwrap();
         assert_eq!(one[0].value, "0:1,0:2");
         assert_eq!(one[1].value, "5");
-        let two = alter(&one, &[set(key, Op::Append("0:2,0:3".into())), set("retention.ms", Op::Delete)]).unwrap();
-        assert_eq!(two, [Config { name: key.into(), value: "0:1,0:2,0:3".into() }]);
+        let two = alter(
+            &one,
+            &[
+                set(key, Op::Append("0:2,0:3".into())),
+                set("retention.ms", Op::Delete),
+            ],
+        )
+        .unwrap();
+        assert_eq!(
+            two,
+            [Config {
+                name: key.into(),
+                value: "0:1,0:2,0:3".into()
+            }]
+        );
         let three = alter(&two, &[set(key, Op::Subtract("0:2".into()))]).unwrap();
         assert_eq!(three[0].value, "0:1,0:3");
         for op in [Op::Append("1".into()), Op::Subtract("1".into())] {
             let refused = alter(&one, &[set("retention.ms", op)]).unwrap_err();
             assert!(refused.message.contains("its type is not LIST"));
         }
-        assert_eq!(alter(&one, &[set("cleanup.policy", Op::Append("compact".into()))]).unwrap_err().error,
-            ResponseError::InvalidConfig);
+        assert_eq!(
+            alter(&one, &[set("cleanup.policy", Op::Append("compact".into()))])
+                .unwrap_err()
+                .error,
+            ResponseError::InvalidConfig
+        );
     }
 
     #[test]
@@ -375,7 +451,10 @@ mod tests {
         assert_eq!(default.retention_bytes, None);
         assert_eq!(default.max_message_bytes, 1_048_588);
         assert!(!default.log_append_time);
-        let set = TopicConfig::of(&topic(&[("retention.ms", "-1"), ("message.timestamp.type", "LogAppendTime")]));
+        let set = TopicConfig::of(&topic(&[
+            ("retention.ms", "-1"),
+            ("message.timestamp.type", "LogAppendTime"),
+        ]));
         assert_eq!(set.retention_ms, None);
         assert!(set.log_append_time);
     }

@@ -60,7 +60,13 @@ struct Leaving {
 
 impl Controller {
     /// A controller that has just been elected. `grace`: how long it listens before it decides anything.
-    pub fn new(owner: &Owner, epoch: Epoch, session_timeout: Duration, grace: Duration, now: Instant) -> Controller {
+    pub fn new(
+        owner: &Owner,
+        epoch: Epoch,
+        session_timeout: Duration,
+        grace: Duration,
+        now: Instant,
+    ) -> Controller {
         let image = ImageRecord {
             version: 0,
             controller_epoch: epoch.0,
@@ -115,7 +121,11 @@ impl Controller {
         } else {
             tracing::info!(node = %request.node, zone = request.zone, broker = request.broker,
                 coordinator = request.coordinator, "node registered");
-            let node = Node { said: request.clone(), expires: now + self.session_timeout, told: None };
+            let node = Node {
+                said: request.clone(),
+                expires: now + self.session_timeout,
+                told: None,
+            };
             self.nodes.insert(request.node, node);
         }
         self.settle(now);
@@ -132,7 +142,10 @@ impl Controller {
     pub fn next_deadline(&self) -> Option<Instant> {
         let sessions = self.nodes.values().map(|node| node.expires);
         let moves = self.leaving.values().map(|leaving| leaving.deadline);
-        sessions.chain(moves).chain(self.listening.then_some(self.grace_ends)).min()
+        sessions
+            .chain(moves)
+            .chain(self.listening.then_some(self.grace_ends))
+            .min()
     }
 
     /// The answer to a node, if there is news for it. `force`: also without news. Never for a process that does not
@@ -140,14 +153,25 @@ impl Controller {
     pub fn answer(&mut self, request: &HeartbeatRequest, force: bool) -> Option<HeartbeatResponse> {
         let fresh = self.image.version > 0
             && (request.controller_epoch, request.version) != (self.epoch.0, self.image.version);
-        let lead = if request.coordinator { self.shards_to_lead(request.node) } else { BTreeSet::new() };
-        let node = self.nodes.get_mut(&request.node).filter(|node| node.said.incarnation == request.incarnation)?;
+        let lead = if request.coordinator {
+            self.shards_to_lead(request.node)
+        } else {
+            BTreeSet::new()
+        };
+        let node = self
+            .nodes
+            .get_mut(&request.node)
+            .filter(|node| node.said.incarnation == request.incarnation)?;
         // While the grace lasts a coordinator keeps what it has.
         let orders = request.coordinator && !self.listening && node.told.as_ref() != Some(&lead);
         if !(fresh || orders || force) {
             return None;
         }
-        let lead = if self.listening { request.leading.iter().copied().collect() } else { lead };
+        let lead = if self.listening {
+            request.leading.iter().copied().collect()
+        } else {
+            lead
+        };
         if !self.listening {
             node.told = Some(lead.clone());
             for (shard, leaving) in &mut self.leaving {
@@ -172,7 +196,10 @@ impl Controller {
     /// Whether every live broker has the published picture.
     pub fn everybody_knows(&self) -> bool {
         let (epoch, version) = (self.epoch.0, self.image.version);
-        let mut brokers = self.nodes.values().filter(|node| node.said.broker && !node.said.draining);
+        let mut brokers = self
+            .nodes
+            .values()
+            .filter(|node| node.said.broker && !node.said.draining);
         brokers.all(|node| node.said.controller_epoch == epoch && node.said.version >= version)
     }
 
@@ -184,14 +211,25 @@ impl Controller {
         };
         let node = leader.and_then(|leader| self.nodes.get(&leader));
         match (leader, node) {
-            (Some(leader), Some(node)) => Shard { id: shard, leader, address: node.said.internal.clone() },
-            _ => Shard { id: shard, leader: NodeId(-1), address: String::new() },
+            (Some(leader), Some(node)) => Shard {
+                id: shard,
+                leader,
+                address: node.said.internal.clone(),
+            },
+            _ => Shard {
+                id: shard,
+                leader: NodeId(-1),
+                address: String::new(),
+            },
         }
     }
 
     fn shards_to_lead(&self, node: NodeId) -> BTreeSet<ShardId> {
         let placed = self.placement.iter().filter(|(_, leader)| **leader == node);
-        placed.map(|(shard, _)| *shard).filter(|shard| !self.leaving.contains_key(shard)).collect()
+        placed
+            .map(|(shard, _)| *shard)
+            .filter(|shard| !self.leaving.contains_key(shard))
+            .collect()
     }
 
     fn expire(&mut self, now: Instant) {
@@ -210,7 +248,8 @@ impl Controller {
             self.listening = false;
         }
         let nodes = &self.nodes;
-        self.placement.retain(|_, node| nodes.get(node).is_some_and(|node| node.said.coordinator));
+        self.placement
+            .retain(|_, node| nodes.get(node).is_some_and(|node| node.said.coordinator));
         self.adopt();
         if !self.listening {
             self.place(now);
@@ -222,7 +261,12 @@ impl Controller {
     /// A shard that is placed nowhere stays with who says that it leads it.
     fn adopt(&mut self) {
         for (id, node) in &self.nodes {
-            for shard in node.said.leading.iter().filter(|shard| node.said.coordinator && shard.0 < self.metadata.shards) {
+            for shard in node
+                .said
+                .leading
+                .iter()
+                .filter(|shard| node.said.coordinator && shard.0 < self.metadata.shards)
+            {
                 self.placement.entry(*shard).or_insert(*id);
             }
         }
@@ -231,19 +275,35 @@ impl Controller {
     fn place(&mut self, now: Instant) {
         let coordinators = self.nodes.iter().filter(|(_, node)| node.said.coordinator);
         let zone = |node: &Node| node.said.zone.clone();
-        let mut able: BTreeMap<_, _> =
-            coordinators.clone().filter(|(_, node)| !node.said.draining).map(|(id, node)| (*id, zone(node))).collect();
+        let mut able: BTreeMap<_, _> = coordinators
+            .clone()
+            .filter(|(_, node)| !node.said.draining)
+            .map(|(id, node)| (*id, zone(node)))
+            .collect();
         if able.is_empty() {
             // Better led by a node that is about to go than not at all.
             able = coordinators.map(|(id, node)| (*id, zone(node))).collect();
         }
         let placed = placement::place(self.metadata.shards, &self.placement, &able);
         for (shard, node) in &placed {
-            let Some(before) = self.placement.get(shard).filter(|before| *before != node) else { continue };
-            let Some(old) = self.nodes.get(before).filter(|_| !self.leaving.contains_key(shard)) else { continue };
+            let Some(before) = self.placement.get(shard).filter(|before| *before != node) else {
+                continue;
+            };
+            let Some(old) = self
+                .nodes
+                .get(before)
+                .filter(|_| !self.leaving.contains_key(shard))
+            else {
+                continue;
+            };
             tracing::info!(%shard, from = %before, to = %node, "moving a shard");
             let incarnation = old.said.incarnation;
-            let leaving = Leaving { from: *before, incarnation, told: false, deadline: now + HAND_OVER };
+            let leaving = Leaving {
+                from: *before,
+                incarnation,
+                told: false,
+                deadline: now + HAND_OVER,
+            };
             self.leaving.insert(*shard, leaving);
         }
         self.placement = placed;
@@ -253,7 +313,9 @@ impl Controller {
     fn finish_moves(&mut self, now: Instant) {
         let (nodes, placement) = (&self.nodes, &self.placement);
         self.leaving.retain(|shard, leaving| {
-            let old = nodes.get(&leaving.from).filter(|node| node.said.incarnation == leaving.incarnation);
+            let old = nodes
+                .get(&leaving.from)
+                .filter(|node| node.said.incarnation == leaving.incarnation);
             let holds = old.is_some_and(|node| !leaving.told || node.said.leading.contains(shard));
             let moved_back = placement.get(shard).is_none_or(|node| *node == leaving.from);
             holds && !moved_back && now < leaving.deadline
@@ -264,12 +326,26 @@ impl Controller {
         if self.listening {
             return;
         }
-        let brokers = self.nodes.values().filter(|node| node.said.broker).map(|node| broker(&node.said)).collect();
-        let topics = self.metadata.topics.values().filter(|topic| !topic.deleting && topic.ready > 0);
+        let brokers = self
+            .nodes
+            .values()
+            .filter(|node| node.said.broker)
+            .map(|node| broker(&node.said))
+            .collect();
+        let topics = self
+            .metadata
+            .topics
+            .values()
+            .filter(|topic| !topic.deleting && topic.ready > 0);
         let topics = topics.map(|topic| Topic {
             id: topic.id,
             name: topic.name.clone(),
-            partitions: topic.partitions.iter().take(topic.ready as usize).copied().collect(),
+            partitions: topic
+                .partitions
+                .iter()
+                .take(topic.ready as usize)
+                .copied()
+                .collect(),
             configs: topic.configs.clone(),
         });
         let image = ImageRecord {
@@ -280,11 +356,16 @@ impl Controller {
             controller_address: self.image.controller_address.clone(),
             brokers,
             topics: topics.collect(),
-            shards: (0..self.metadata.shards).map(|shard| self.shard(ShardId(shard))).collect(),
+            shards: (0..self.metadata.shards)
+                .map(|shard| self.shard(ShardId(shard)))
+                .collect(),
             group_shards: self.metadata.group_shards,
         };
         if image.version == 0 || image != *self.image {
-            self.image = Arc::new(ImageRecord { version: image.version + 1, ..image });
+            self.image = Arc::new(ImageRecord {
+                version: image.version + 1,
+                ..image
+            });
         }
     }
 }

@@ -1,7 +1,9 @@
 //! DescribeConfigs: what holds for a topic or a broker, and where it comes from.
 
 use kafka_wire::StrBytes;
-use kafka_wire::messages::describe_configs_response::{DescribeConfigsResourceResult, DescribeConfigsSynonym};
+use kafka_wire::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsSynonym,
+};
 use types::NodeId;
 
 use crate::configs::{DEFINITIONS, Definition, Kind, Rule};
@@ -35,7 +37,11 @@ pub(crate) fn topic_configs(set: &[Config]) -> impl Iterator<Item = Effective<'_
     DEFINITIONS.iter().map(|definition| {
         let own = set.iter().find(|config| config.name == definition.name);
         let value = own.map_or(definition.default, |config| config.value.as_str());
-        Effective { definition, value, set: own.is_some() }
+        Effective {
+            definition,
+            value,
+            set: own.is_some(),
+        }
     })
 }
 
@@ -65,7 +71,9 @@ pub fn describe_topic(
                     .with_value(Some(text(value)))
                     .with_source(source)
             };
-            let own = config.set.then(|| synonym(definition.name, config.value, TOPIC_CONFIG));
+            let own = config
+                .set
+                .then(|| synonym(definition.name, config.value, TOPIC_CONFIG));
             let fallback = (!definition.synonym.is_empty())
                 .then(|| synonym(definition.synonym, definition.default, DEFAULT_CONFIG));
             DescribeConfigsResourceResult::default()
@@ -73,9 +81,15 @@ pub fn describe_topic(
                 .with_value(Some(text(config.value)))
                 .with_read_only(config.read_only())
                 .with_config_source(config.source())
-                .with_synonyms(if synonyms { own.into_iter().chain(fallback).collect() } else { Vec::new() })
+                .with_synonyms(if synonyms {
+                    own.into_iter().chain(fallback).collect()
+                } else {
+                    Vec::new()
+                })
                 .with_config_type(definition.kind.code())
-                .with_documentation(documentation.then(|| StrBytes::from_static_str(definition.documentation)))
+                .with_documentation(
+                    documentation.then(|| StrBytes::from_static_str(definition.documentation)),
+                )
         })
         .collect()
 }
@@ -97,12 +111,28 @@ pub struct BrokerConfig {
 
 /// What a broker says of itself in Kafka's terms: its identity, and the defaults of topics.
 pub fn broker_configs(id: NodeId, zone: &str, default_partitions: u32) -> Vec<BrokerConfig> {
-    let set = |name, value: String, kind, documentation| BrokerConfig { name, value, kind, set: true, documentation };
+    let set = |name, value: String, kind, documentation| BrokerConfig {
+        name,
+        value,
+        kind,
+        set: true,
+        documentation,
+    };
     let mut configs = vec![
         set("broker.id", id.to_string(), Kind::Int, "Identity of this broker."),
-        set("broker.rack", zone.to_owned(), Kind::String, "Zone of this broker."),
+        set(
+            "broker.rack",
+            zone.to_owned(),
+            Kind::String,
+            "Zone of this broker.",
+        ),
         set("node.id", id.to_string(), Kind::Int, "Identity of this broker."),
-        set("num.partitions", default_partitions.to_string(), Kind::Int, "Partitions of a topic created without a number."),
+        set(
+            "num.partitions",
+            default_partitions.to_string(),
+            Kind::Int,
+            "Partitions of a topic created without a number.",
+        ),
         BrokerConfig {
             name: "default.replication.factor",
             value: "1".to_owned(),
@@ -112,15 +142,18 @@ pub fn broker_configs(id: NodeId, zone: &str, default_partitions: u32) -> Vec<Br
         },
     ];
     // Synonyms that are the topic configuration's own name, too, appear once.
-    configs.extend(DEFINITIONS.iter().filter(|definition| !definition.synonym.is_empty()).map(|definition| {
-        BrokerConfig {
-            name: definition.synonym,
-            value: definition.default.to_owned(),
-            kind: definition.kind,
-            set: false,
-            documentation: definition.documentation,
-        }
-    }));
+    configs.extend(
+        DEFINITIONS
+            .iter()
+            .filter(|definition| !definition.synonym.is_empty())
+            .map(|definition| BrokerConfig {
+                name: definition.synonym,
+                value: definition.default.to_owned(),
+                kind: definition.kind,
+                set: false,
+                documentation: definition.documentation,
+            }),
+    );
     configs.sort_by_key(|config| config.name);
     configs
 }
@@ -135,7 +168,11 @@ pub fn describe_broker(
     let configs = configs.iter().filter(|config| wanted(keys, config.name));
     configs
         .map(|config| {
-            let source = if config.set { STATIC_BROKER_CONFIG } else { DEFAULT_CONFIG };
+            let source = if config.set {
+                STATIC_BROKER_CONFIG
+            } else {
+                DEFAULT_CONFIG
+            };
             let itself = DescribeConfigsSynonym::default()
                 .with_name(StrBytes::from_static_str(config.name))
                 .with_value(Some(text(&config.value)))
@@ -159,8 +196,16 @@ mod tests {
     use super::*;
 
     fn topic() -> Topic {
-        let configs = vec![Config { name: "retention.ms".into(), value: "5".into() }];
-        Topic { id: TopicId::default(), name: "t".into(), partitions: Vec::new(), configs }
+        let configs = vec![Config {
+            name: "retention.ms".into(),
+            value: "5".into(),
+        }];
+        Topic {
+            id: TopicId::default(),
+            name: "t".into(),
+            partitions: Vec::new(),
+            configs,
+        }
     }
 
     #[test]
@@ -172,7 +217,11 @@ mod tests {
             let retention = of("retention.ms");
             assert_eq!(retention.value.as_deref(), Some("5"));
             assert_eq!((retention.config_source, retention.config_type), (1, 5));
-            let synonyms: Vec<_> = retention.synonyms.iter().map(|s| (s.name.as_str(), s.source)).collect();
+            let synonyms: Vec<_> = retention
+                .synonyms
+                .iter()
+                .map(|s| (s.name.as_str(), s.source))
+                .collect();
             assert_eq!(synonyms, [("retention.ms", 1), ("log.retention.ms", 5)]);
             assert!(retention.documentation.is_some());
             assert_eq!(of("cleanup.policy").config_source, 5);
@@ -182,7 +231,10 @@ mod tests {
 
     #[test]
     fn keys_filter_and_unknown_ones_are_left_out() {
-        let keys = [StrBytes::from_static_str("retention.ms"), StrBytes::from_static_str("no.such")];
+        let keys = [
+            StrBytes::from_static_str("retention.ms"),
+            StrBytes::from_static_str("no.such"),
+        ];
         let some = describe_topic(&topic(), Some(&keys), false, false);
         assert_eq!(some.len(), 1);
         assert!(some[0].synonyms.is_empty() && some[0].documentation.is_none());

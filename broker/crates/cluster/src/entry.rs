@@ -70,7 +70,9 @@ pub fn decode<T: Decode>(mut bytes: Bytes) -> Result<T, StateError> {
     let corrupt = |error| StateError::Corrupt(format!("cluster log: {error}"));
     let version = u8::decode(&mut bytes).map_err(corrupt)?;
     if version != VERSION {
-        return Err(StateError::Corrupt(format!("cluster log: unknown version {version}")));
+        return Err(StateError::Corrupt(format!(
+            "cluster log: unknown version {version}"
+        )));
     }
     T::from_bytes(bytes).map_err(corrupt)
 }

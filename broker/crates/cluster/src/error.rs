@@ -12,7 +12,10 @@ pub struct ApiError {
 
 impl ApiError {
     pub(crate) fn new(error: ResponseError, message: impl Into<String>) -> ApiError {
-        ApiError { error, message: message.into() }
+        ApiError {
+            error,
+            message: message.into(),
+        }
     }
 
     pub(crate) fn invalid_request(message: impl Into<String>) -> ApiError {

@@ -93,9 +93,18 @@ pub struct MetadataImage {
 impl MetadataImage {
     /// Builds the look-ups.
     pub fn new(record: ImageRecord) -> MetadataImage {
-        let by_name = record.topics.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
+        let by_name = record
+            .topics
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (t.name.clone(), i))
+            .collect();
         let by_id = record.topics.iter().enumerate().map(|(i, t)| (t.id, i)).collect();
-        MetadataImage { record: Arc::new(record), by_name, by_id }
+        MetadataImage {
+            record: Arc::new(record),
+            by_name,
+            by_id,
+        }
     }
 
     /// The picture itself.
@@ -127,9 +136,9 @@ impl MetadataImage {
     /// The shard that keeps a group: its members, generation and offsets.
     pub fn group_shard(&self, group: &str) -> ShardId {
         // FNV-1a: part of the stored layout, must never change.
-        let hash = group
-            .bytes()
-            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let hash = group.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
         ShardId(hash % self.record.group_shards.max(1))
     }
 
@@ -142,6 +151,9 @@ impl MetadataImage {
 impl Topic {
     /// The value set on the topic, if any.
     pub fn config(&self, name: &str) -> Option<&str> {
-        self.configs.iter().find(|config| config.name == name).map(|config| config.value.as_str())
+        self.configs
+            .iter()
+            .find(|config| config.name == name)
+            .map(|config| config.value.as_str())
     }
 }

@@ -14,14 +14,22 @@ pub(crate) fn validate(name: &str) -> Result<(), ApiError> {
         "" => "the empty string is not allowed".to_owned(),
         "." | ".." => "'.' or '..' is not allowed".to_owned(),
         long if long.len() > MAX_LENGTH => {
-            format!("its length of {} is longer than the max allowed length {MAX_LENGTH}", long.len())
+            format!(
+                "its length of {} is longer than the max allowed length {MAX_LENGTH}",
+                long.len()
+            )
         }
         other if !other.bytes().all(legal) => {
-            format!("'{other}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'")
+            format!(
+                "'{other}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+            )
         }
         _ => return Ok(()),
     };
-    Err(ApiError::new(ResponseError::InvalidTopicException, format!("Topic name is invalid: {why}")))
+    Err(ApiError::new(
+        ResponseError::InvalidTopicException,
+        format!("Topic name is invalid: {why}"),
+    ))
 }
 
 /// Metric names cannot tell `.` from `_`, so Kafka refuses topics that differ only in that. Returns the existing
@@ -34,7 +42,10 @@ pub(crate) fn collision<'a>(name: &str, existing: impl IntoIterator<Item = &'a S
     let collides = |other: &str| {
         other.len() == name.len() && other.bytes().zip(name.bytes()).all(|(a, b)| same(a, b)) && other != name
     };
-    existing.into_iter().map(String::as_str).find(|other| collides(other))
+    existing
+        .into_iter()
+        .map(String::as_str)
+        .find(|other| collides(other))
 }
 
 #[cfg(test)]
@@ -56,7 +67,11 @@ mod tests {
     fn dot_and_underscore_collide() {
         let existing = ["a.b".to_owned(), "plain".to_owned()];
         assert_eq!(collision("a_b", &existing), Some("a.b"));
-        assert_eq!(collision("a.b", &existing), None, "the same name is not a collision");
+        assert_eq!(
+            collision("a.b", &existing),
+            None,
+            "the same name is not a collision"
+        );
         assert_eq!(collision("a.bc", &existing), None);
     }
 }

@@ -28,7 +28,14 @@ pub fn place(
         if most.0 - least.0 < 2 {
             break;
         }
-        let Some(shard) = placed.iter().rev().find(|(_, node)| **node == most.2).map(|(shard, _)| *shard) else { break };
+        let Some(shard) = placed
+            .iter()
+            .rev()
+            .find(|(_, node)| **node == most.2)
+            .map(|(shard, _)| *shard)
+        else {
+            break;
+        };
         placed.insert(shard, least.2);
     }
     placed
@@ -39,8 +46,19 @@ fn loads<'a>(
     placed: &'a BTreeMap<ShardId, NodeId>,
     nodes: &'a BTreeMap<NodeId, String>,
 ) -> impl Iterator<Item = (usize, usize, NodeId)> + 'a {
-    let of_zone = |zone: &String| placed.values().filter(|node| nodes.get(node) == Some(zone)).count();
-    nodes.iter().map(move |(node, zone)| (placed.values().filter(|n| *n == node).count(), of_zone(zone), *node))
+    let of_zone = |zone: &String| {
+        placed
+            .values()
+            .filter(|node| nodes.get(node) == Some(zone))
+            .count()
+    };
+    nodes.iter().map(move |(node, zone)| {
+        (
+            placed.values().filter(|n| *n == node).count(),
+            of_zone(zone),
+            *node,
+        )
+    })
 }
 
 #[cfg(test)]
@@ -50,7 +68,9 @@ mod tests {
     use super::*;
 
     fn nodes(ids: &[(i32, &str)]) -> BTreeMap<NodeId, String> {
-        ids.iter().map(|(id, zone)| (NodeId(*id), (*zone).to_owned())).collect()
+        ids.iter()
+            .map(|(id, zone)| (NodeId(*id), (*zone).to_owned()))
+            .collect()
     }
 
     #[test]

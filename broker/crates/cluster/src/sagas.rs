@@ -26,7 +26,11 @@ const LAST_RETRY: Duration = Duration::from_secs(1);
 #[async_trait]
 pub trait ShardRpc: Send + Sync {
     /// `DisklessCreatePartitions` to `leader`, bounded in time.
-    async fn create_partitions(&self, leader: &Shard, request: CreatePartitionsRequest) -> Result<(), RpcError>;
+    async fn create_partitions(
+        &self,
+        leader: &Shard,
+        request: CreatePartitionsRequest,
+    ) -> Result<(), RpcError>;
     /// `DisklessDeleteTopics` to `leader`, bounded in time.
     async fn delete_topics(&self, leader: &Shard, request: DeleteTopicsRequest) -> Result<(), RpcError>;
 }
@@ -66,7 +70,9 @@ async fn finish(service: Arc<ControllerService>, id: TopicId) -> TopicId {
     let mut retry = FIRST_RETRY;
     loop {
         let metadata = service.metadata();
-        let Some(topic) = metadata.topics.get(&id).filter(|topic| unfinished(topic)) else { return id };
+        let Some(topic) = metadata.topics.get(&id).filter(|topic| unfinished(topic)) else {
+            return id;
+        };
         let step = match topic.deleting {
             true => delete(&service, &metadata, topic).await,
             false => create(&service, topic).await,
@@ -92,21 +98,46 @@ async fn create(service: &ControllerService, topic: &TopicRecord) -> Result<Comm
         by_shard.entry(*shard).or_default().push(index);
     }
     try_join_all(by_shard.into_iter().map(async |(shard, partitions)| {
-        let request = CreatePartitionsRequest { shard, topic: topic.id, name: topic.name.clone(), partitions };
-        service.rpc().create_partitions(&leader(service, shard)?, request).await
+        let request = CreatePartitionsRequest {
+            shard,
+            topic: topic.id,
+            name: topic.name.clone(),
+            partitions,
+        };
+        service
+            .rpc()
+            .create_partitions(&leader(service, shard)?, request)
+            .await
     }))
     .await?;
-    Ok(Command::TopicReady { id: topic.id, ready: u32::try_from(topic.partitions.len()).unwrap_or(u32::MAX) })
+    Ok(Command::TopicReady {
+        id: topic.id,
+        ready: u32::try_from(topic.partitions.len()).unwrap_or(u32::MAX),
+    })
 }
 
-async fn delete(service: &ControllerService, metadata: &Metadata, topic: &TopicRecord) -> Result<Command, RpcError> {
+async fn delete(
+    service: &ControllerService,
+    metadata: &Metadata,
+    topic: &TopicRecord,
+) -> Result<Command, RpcError> {
     let groups = (0..metadata.group_shards).map(ShardId);
     let shards: BTreeSet<ShardId> = topic.partitions.iter().copied().chain(groups).collect();
     // Offsets of groups are kept by name: once a new topic has the name they are its own.
-    let name = if metadata.names.contains_key(&topic.name) { String::new() } else { topic.name.clone() };
+    let name = if metadata.names.contains_key(&topic.name) {
+        String::new()
+    } else {
+        topic.name.clone()
+    };
     try_join_all(shards.into_iter().map(async |shard| {
-        let topics = vec![DeleteTopic { topic: topic.id, name: name.clone() }];
-        service.rpc().delete_topics(&leader(service, shard)?, DeleteTopicsRequest { shard, topics }).await
+        let topics = vec![DeleteTopic {
+            topic: topic.id,
+            name: name.clone(),
+        }];
+        service
+            .rpc()
+            .delete_topics(&leader(service, shard)?, DeleteTopicsRequest { shard, topics })
+            .await
     }))
     .await?;
     Ok(Command::TopicDeleted(topic.id))

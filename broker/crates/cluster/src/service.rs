@@ -76,19 +76,32 @@ impl ControllerService {
         settings: Settings,
     ) -> Result<Arc<ControllerService>, End> {
         let (state, metadata) = ClusterState::new();
-        let options = Options { queue: 256, check_interval: Duration::from_secs(2), ..Options::default() };
+        let options = Options {
+            queue: 256,
+            check_interval: Duration::from_secs(2),
+            ..Options::default()
+        };
         let replica = replica::start(env, "cluster", log, state, owner.clone(), options)
             .map_err(|error| End::Failed(format!("cannot start a thread for the cluster log: {error}")))?;
-        let Ok(epoch) = replica.leading().await else { return Err(replica.ended().await) };
+        let Ok(epoch) = replica.leading().await else {
+            return Err(replica.ended().await);
+        };
         let formed = !metadata.borrow().cluster_id.is_empty();
         let shards = settings.metadata_partitions.max(1);
-        let format = Command::Format { cluster_id: cluster_id(env), shards };
+        let format = Command::Format {
+            cluster_id: cluster_id(env),
+            shards,
+        };
         if replica.submit(format).await.is_err() {
             return Err(replica.ended().await);
         }
         let known = metadata.borrow().clone();
         if shards < known.shards {
-            tracing::warn!(has = known.shards, asked = shards, "metadata partitions cannot be taken away");
+            tracing::warn!(
+                has = known.shards,
+                asked = shards,
+                "metadata partitions cannot be taken away"
+            );
         }
         tracing::info!(cluster = known.cluster_id, %epoch, formed = !formed, "controller");
         // Nobody can lead the shards of a cluster that did not exist.
@@ -130,14 +143,18 @@ impl ControllerService {
         if self.replica.check_leading().is_err() {
             return refused(ResponseError::NotController);
         }
-        let wait = Duration::from_millis(u64::from(request.max_wait_ms)).min(self.settings.session_timeout / 4);
+        let wait =
+            Duration::from_millis(u64::from(request.max_wait_ms)).min(self.settings.session_timeout / 4);
         let deadline = self.env.instant() + wait;
         let mut changes = self.changes.subscribe();
         if let Err(error) = self.update(|controller, now| controller.heartbeat(request, now)) {
             return refused(error);
         }
         if request.leaving {
-            return HeartbeatResponse { error_code: 0, ..refused(ResponseError::UnknownServerError) };
+            return HeartbeatResponse {
+                error_code: 0,
+                ..refused(ResponseError::UnknownServerError)
+            };
         }
         let mut status = self.replica.status();
         loop {
@@ -159,12 +176,26 @@ impl ControllerService {
     }
 
     /// Gives a block of producer ids to a broker, for good.
-    pub async fn allocate_producer_ids(&self, request: &AllocateProducerIdsRequest) -> AllocateProducerIdsResponse {
-        let none = |error: ResponseError| AllocateProducerIdsResponse { error_code: error.code(), first: -1, count: 0 };
-        match self.submit(Command::AllocateProducerIds { count: PRODUCER_IDS }).await {
+    pub async fn allocate_producer_ids(
+        &self,
+        request: &AllocateProducerIdsRequest,
+    ) -> AllocateProducerIdsResponse {
+        let none = |error: ResponseError| AllocateProducerIdsResponse {
+            error_code: error.code(),
+            first: -1,
+            count: 0,
+        };
+        match self
+            .submit(Command::AllocateProducerIds { count: PRODUCER_IDS })
+            .await
+        {
             Ok(Output::ProducerIds(first)) => {
                 tracing::debug!(node = %request.node, first, "producer ids given out");
-                AllocateProducerIdsResponse { error_code: 0, first, count: PRODUCER_IDS }
+                AllocateProducerIdsResponse {
+                    error_code: 0,
+                    first,
+                    count: PRODUCER_IDS,
+                }
             }
             Ok(_) => none(ResponseError::UnknownServerError),
             Err(_) => none(ResponseError::NotController),
@@ -283,7 +314,12 @@ async fn run(service: Arc<ControllerService>) {
 }
 
 fn refused(error: ResponseError) -> HeartbeatResponse {
-    HeartbeatResponse { error_code: error.code(), controller_epoch: 0, image: None, lead: Vec::new() }
+    HeartbeatResponse {
+        error_code: error.code(),
+        controller_epoch: 0,
+        image: None,
+        lead: Vec::new(),
+    }
 }
 
 /// A random UUID that does not begin with a dash in Kafka's notation, because tools take that for an option.
@@ -302,5 +338,8 @@ fn cluster_id(env: &Env) -> String {
     let bits = uuid(env).as_u128();
     // 128 bits are 21 digits of six and one of two.
     let digits = (0..21).map(|digit| bits >> (122 - 6 * digit)).chain([bits << 4]);
-    digits.filter_map(|digit| ALPHABET.get(digit as usize & 63)).map(|byte| char::from(*byte)).collect()
+    digits
+        .filter_map(|digit| ALPHABET.get(digit as usize & 63))
+        .map(|byte| char::from(*byte))
+        .collect()
 }

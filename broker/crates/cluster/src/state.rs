@@ -44,7 +44,11 @@ impl Metadata {
 
     fn apply(&mut self, change: Change) {
         match change {
-            Change::Formatted(Formatted { cluster_id, shards, group_shards }) => {
+            Change::Formatted(Formatted {
+                cluster_id,
+                shards,
+                group_shards,
+            }) => {
                 (self.cluster_id, self.shards, self.group_shards) = (cluster_id, shards, group_shards);
             }
             Change::ShardsGrown(shards) => self.shards = shards,
@@ -71,12 +75,21 @@ impl Metadata {
     /// Shards for `count` new partitions: those with the fewest partitions, from `start` on among equals.
     fn assign(&self, count: u32, start: u64) -> Vec<ShardId> {
         let shards = u64::from(self.shards.max(1));
-        let mut load: BTreeMap<ShardId, u64> = (0..self.shards.max(1)).map(|shard| (ShardId(shard), 0)).collect();
-        for shard in self.topics.values().filter(|t| !t.deleting).flat_map(|t| &t.partitions) {
+        let mut load: BTreeMap<ShardId, u64> =
+            (0..self.shards.max(1)).map(|shard| (ShardId(shard), 0)).collect();
+        for shard in self
+            .topics
+            .values()
+            .filter(|t| !t.deleting)
+            .flat_map(|t| &t.partitions)
+        {
             *load.entry(*shard).or_default() += 1;
         }
         let turn = |shard: ShardId| (u64::from(shard.0) + shards - start % shards) % shards;
-        let mut order: BTreeSet<_> = load.into_iter().map(|(shard, load)| (load, turn(shard), shard)).collect();
+        let mut order: BTreeSet<_> = load
+            .into_iter()
+            .map(|(shard, load)| (load, turn(shard), shard))
+            .collect();
         let mut assigned = Vec::new();
         for _ in 0..count {
             if let Some((load, turn, shard)) = order.pop_first() {
@@ -207,7 +220,12 @@ impl ClusterState {
     /// The state before the first entry, and where committed state is published.
     pub fn new() -> (ClusterState, watch::Receiver<Arc<Metadata>>) {
         let (published, metadata) = watch::channel(Arc::default());
-        let state = ClusterState { committed: Metadata::default(), pending: None, applied: None, published };
+        let state = ClusterState {
+            committed: Metadata::default(),
+            pending: None,
+            applied: None,
+            published,
+        };
         (state, metadata)
     }
 
@@ -222,10 +240,17 @@ impl StateMachine for ClusterState {
 
     fn speculate(&mut self, _now: Timestamp, command: &Command) -> Result<Speculated<Output>, StateError> {
         let pending = self.pending.get_or_insert_with(|| self.committed.clone());
-        let mut judge = Judge { metadata: pending, changes: Vec::new() };
+        let mut judge = Judge {
+            metadata: pending,
+            changes: Vec::new(),
+        };
         let output = judge.command(command);
         let changes = judge.changes;
-        let entry = if changes.is_empty() { None } else { Some(entry::encode(&changes)) };
+        let entry = if changes.is_empty() {
+            None
+        } else {
+            Some(entry::encode(&changes))
+        };
         Ok(Speculated { output, entry })
     }
 
@@ -255,11 +280,24 @@ impl StateMachine for ClusterState {
 
     fn snapshot(&mut self) -> Result<(LogOffset, Bytes), StateError> {
         let Some(applied) = self.applied else {
-            return Err(StateError::View("a snapshot of the cluster log before its first entry".to_owned()));
+            return Err(StateError::View(
+                "a snapshot of the cluster log before its first entry".to_owned(),
+            ));
         };
-        let Metadata { cluster_id, shards, group_shards, topics, next_producer_id, names: _ } = &self.committed;
+        let Metadata {
+            cluster_id,
+            shards,
+            group_shards,
+            topics,
+            next_producer_id,
+            names: _,
+        } = &self.committed;
         let snapshot = Snapshot {
-            cluster: Formatted { cluster_id: cluster_id.clone(), shards: *shards, group_shards: *group_shards },
+            cluster: Formatted {
+                cluster_id: cluster_id.clone(),
+                shards: *shards,
+                group_shards: *group_shards,
+            },
             topics: topics.values().map(|topic| topic.as_ref().clone()).collect(),
             next_producer_id: *next_producer_id,
         };
@@ -294,17 +332,34 @@ impl Judge<'_> {
     fn command(&mut self, command: &Command) -> Output {
         match command {
             Command::Format { cluster_id, shards } => self.format(cluster_id, *shards),
-            Command::CreateTopics { topics, validate_only } => {
+            Command::CreateTopics {
+                topics,
+                validate_only,
+            } => {
                 let mut room = MAX_NEW_PARTITIONS;
-                return self.each(topics, *validate_only, |judge, topic| judge.create(topic, &mut room));
+                return self.each(topics, *validate_only, |judge, topic| {
+                    judge.create(topic, &mut room)
+                });
             }
-            Command::GrowTopics { topics, validate_only } => {
+            Command::GrowTopics {
+                topics,
+                validate_only,
+            } => {
                 let mut room = MAX_NEW_PARTITIONS;
-                return self.each(topics, *validate_only, |judge, growth| judge.grow(growth, &mut room));
+                return self.each(topics, *validate_only, |judge, growth| {
+                    judge.grow(growth, &mut room)
+                });
             }
-            Command::DeleteTopics(topics) => return self.each(topics, false, |judge, topic| judge.delete(topic)),
-            Command::AlterConfigs { topics, validate_only } => {
-                return self.each(topics, *validate_only, |judge, (name, change)| judge.alter(name, change));
+            Command::DeleteTopics(topics) => {
+                return self.each(topics, false, |judge, topic| judge.delete(topic));
+            }
+            Command::AlterConfigs {
+                topics,
+                validate_only,
+            } => {
+                return self.each(topics, *validate_only, |judge, (name, change)| {
+                    judge.alter(name, change)
+                });
             }
             Command::TopicReady { id, ready } => self.ready(*id, *ready),
             Command::TopicDeleted(id) => {
@@ -327,12 +382,20 @@ impl Judge<'_> {
     }
 
     /// What is judged only must not show to what is judged after it.
-    fn each<T>(&mut self, items: &[T], dry: bool, mut judge: impl FnMut(&mut Judge<'_>, &T) -> Judged) -> Output {
+    fn each<T>(
+        &mut self,
+        items: &[T],
+        dry: bool,
+        mut judge: impl FnMut(&mut Judge<'_>, &T) -> Judged,
+    ) -> Output {
         if !dry {
             return Output::Topics(items.iter().map(|item| judge(self, item)).collect());
         }
         let mut copy = self.metadata.clone();
-        let mut on_copy = Judge { metadata: &mut copy, changes: Vec::new() };
+        let mut on_copy = Judge {
+            metadata: &mut copy,
+            changes: Vec::new(),
+        };
         Output::Topics(items.iter().map(|item| judge(&mut on_copy, item)).collect())
     }
 
@@ -344,7 +407,11 @@ impl Judge<'_> {
     fn format(&mut self, cluster_id: &str, shards: u32) {
         if self.metadata.cluster_id.is_empty() {
             let cluster_id = cluster_id.to_owned();
-            self.change(Change::Formatted(Formatted { cluster_id, shards, group_shards: shards }));
+            self.change(Change::Formatted(Formatted {
+                cluster_id,
+                shards,
+                group_shards: shards,
+            }));
         } else if shards > self.metadata.shards {
             self.change(Change::ShardsGrown(shards));
         }
@@ -352,7 +419,10 @@ impl Judge<'_> {
 
     fn existing(&self, name: &str) -> Result<Arc<TopicRecord>, ApiError> {
         self.metadata.topic(name).cloned().ok_or_else(|| {
-            ApiError::new(ResponseError::UnknownTopicOrPartition, format!("The topic '{name}' does not exist."))
+            ApiError::new(
+                ResponseError::UnknownTopicOrPartition,
+                format!("The topic '{name}' does not exist."),
+            )
         })
     }
 
@@ -399,7 +469,9 @@ impl Judge<'_> {
         if let Some(given) = growth.assignments.filter(|given| *given != more) {
             return Err(ApiError::new(
                 ResponseError::InvalidReplicaAssignment,
-                format!("Attempted to add {more} additional partition(s), but only {given} assignment(s) were specified."),
+                format!(
+                    "Attempted to add {more} additional partition(s), but only {given} assignment(s) were specified."
+                ),
             ));
         }
         let more = u32::try_from(more).unwrap_or(u32::MAX);
@@ -409,7 +481,9 @@ impl Judge<'_> {
     }
 
     fn ready(&mut self, id: TopicId, ready: u32) {
-        let Some(topic) = self.metadata.topics.get(&id) else { return };
+        let Some(topic) = self.metadata.topics.get(&id) else {
+            return;
+        };
         let partitions = u32::try_from(topic.partitions.len()).unwrap_or(u32::MAX);
         let ready = ready.min(partitions);
         if !topic.deleting && topic.ready < ready {

@@ -47,7 +47,11 @@ struct Inner {
 
 enum World {
     Production,
-    Simulated { net: SimNet, host: String, epoch: Instant },
+    Simulated {
+        net: SimNet,
+        host: String,
+        epoch: Instant,
+    },
 }
 
 impl std::fmt::Debug for Env {
@@ -72,11 +76,20 @@ impl Env {
 
     fn new(world: World, random: StdRng) -> Env {
         let alive = CancellationToken::new();
-        Env(Arc::new(Inner { world, random: Mutex::new(random), alive, tasks: TaskTracker::new() }))
+        Env(Arc::new(Inner {
+            world,
+            random: Mutex::new(random),
+            alive,
+            tasks: TaskTracker::new(),
+        }))
     }
 
     pub(crate) fn in_simulation(net: SimNet, host: &str, epoch: Instant, seed: u64) -> Env {
-        let world = World::Simulated { net, host: host.to_owned(), epoch };
+        let world = World::Simulated {
+            net,
+            host: host.to_owned(),
+            epoch,
+        };
         Env::new(world, StdRng::seed_from_u64(seed))
     }
 
@@ -122,7 +135,9 @@ impl Env {
 
     /// Runs `future` until `deadline` at most.
     pub async fn timeout_at<F: Future>(&self, deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
-        tokio::time::timeout_at(deadline, future).await.map_err(|_| Elapsed)
+        tokio::time::timeout_at(deadline, future)
+            .await
+            .map_err(|_| Elapsed)
     }
 
     /// A random number over the whole range.
@@ -132,7 +147,11 @@ impl Env {
 
     /// A random number in `0..bound` (0 when `bound` is 0).
     pub fn random_below(&self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.0.random.lock().random_range(0..bound) }
+        if bound == 0 {
+            0
+        } else {
+            self.0.random.lock().random_range(0..bound)
+        }
     }
 
     /// `duration` stretched by a random part of up to a half, so that nodes do not act in step.

@@ -45,11 +45,17 @@ impl Stream {
     pub(crate) async fn connect(address: &str) -> io::Result<Stream> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Stream { kind: Kind::Tcp(stream), peer: address.to_owned() })
+        Ok(Stream {
+            kind: Kind::Tcp(stream),
+            peer: address.to_owned(),
+        })
     }
 
     pub(crate) fn simulated(pipe: DuplexStream, peer: String) -> Stream {
-        Stream { kind: Kind::Sim(pipe), peer }
+        Stream {
+            kind: Kind::Sim(pipe),
+            peer,
+        }
     }
 
     /// Address of the other side, for logs and for the client host that Kafka shows in DescribeGroups.
@@ -150,11 +156,17 @@ impl Listener {
     pub(crate) async fn bind(address: &str) -> io::Result<Listener> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?.to_string();
-        Ok(Listener { kind: ListenerKind::Tcp(listener), address })
+        Ok(Listener {
+            kind: ListenerKind::Tcp(listener),
+            address,
+        })
     }
 
     pub(crate) fn simulated(incoming: mpsc::Receiver<Stream>, address: String) -> Listener {
-        Listener { kind: ListenerKind::Sim(incoming), address }
+        Listener {
+            kind: ListenerKind::Sim(incoming),
+            address,
+        }
     }
 
     /// The bound `host:port`.
@@ -164,7 +176,11 @@ impl Listener {
 
     /// The bound port; 0 if the address has none.
     pub fn port(&self) -> u16 {
-        self.address.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0)
+        self.address
+            .rsplit(':')
+            .next()
+            .and_then(|port| port.parse().ok())
+            .unwrap_or(0)
     }
 
     /// The operating system's listener, for servers that bring their own connections (HTTP); `None` in a simulation.
@@ -181,7 +197,10 @@ impl Listener {
             ListenerKind::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Stream { kind: Kind::Tcp(stream), peer: peer.to_string() })
+                Ok(Stream {
+                    kind: Kind::Tcp(stream),
+                    peer: peer.to_string(),
+                })
             }
             ListenerKind::Sim(incoming) => match incoming.recv().await {
                 Some(stream) => Ok(stream),

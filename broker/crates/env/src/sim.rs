@@ -33,7 +33,11 @@ impl Simulation {
     pub fn new(seed: u64) -> Simulation {
         let mut seeds = StdRng::seed_from_u64(seed);
         let net = SimNet::new(seeds.next_u64());
-        Simulation { net, epoch: Instant::now(), seeds: Arc::new(Mutex::new(seeds)) }
+        Simulation {
+            net,
+            epoch: Instant::now(),
+            seeds: Arc::new(Mutex::new(seeds)),
+        }
     }
 
     /// The outside world of a (new life of a) node. `host` is its name in addresses.
@@ -93,14 +97,21 @@ impl SimNet {
 
     pub(crate) fn listen(&self, host: &str, address: &str) -> io::Result<Listener> {
         let mut state = self.0.lock();
-        let mut port = address.rsplit(':').next().and_then(|p| p.parse::<u16>().ok()).unwrap_or(0);
+        let mut port = address
+            .rsplit(':')
+            .next()
+            .and_then(|p| p.parse::<u16>().ok())
+            .unwrap_or(0);
         if port == 0 {
             port = state.next_port;
             state.next_port += 1;
         }
         let address = format!("{host}:{port}");
         if state.listeners.get(&address).is_some_and(|l| !l.is_closed()) {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{address} is in use")));
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                format!("{address} is in use"),
+            ));
         }
         let (incoming, accepted) = mpsc::channel(BACKLOG);
         state.listeners.insert(address.clone(), incoming);
@@ -110,7 +121,10 @@ impl SimNet {
     pub(crate) async fn connect(&self, host: &str, address: &str) -> io::Result<Stream> {
         let delay = self.delay();
         tokio::time::sleep(delay * 2).await;
-        let target = address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned();
+        let target = address
+            .rsplit_once(':')
+            .map_or(address, |(host, _)| host)
+            .to_owned();
         if self.is_cut(host, &target) || self.is_cut(&target, host) {
             // As a SYN into the void: the caller's own timeout decides.
             std::future::pending::<()>().await;
@@ -130,7 +144,13 @@ impl SimNet {
         listener.send(peer).await.map_err(|_| refused())?;
         let (near_read, near_write) = tokio::io::split(near_pump);
         let (far_read, far_write) = tokio::io::split(far_pump);
-        self.pump(near_read, far_write, host.to_owned(), target.clone(), link.clone());
+        self.pump(
+            near_read,
+            far_write,
+            host.to_owned(),
+            target.clone(),
+            link.clone(),
+        );
         self.pump(far_read, near_write, target, host.to_owned(), link);
         Ok(Stream::simulated(near, address.to_owned()))
     }

@@ -24,7 +24,9 @@ async fn echo(env: Env) {
 async fn ask(env: &Env, stream: &mut env::Stream, text: &[u8]) -> Option<Vec<u8>> {
     stream.write_all(text).await.ok()?;
     let mut answer = vec![0u8; text.len()];
-    let read = env.timeout(Duration::from_secs(5), stream.read_exact(&mut answer)).await;
+    let read = env
+        .timeout(Duration::from_secs(5), stream.read_exact(&mut answer))
+        .await;
     matches!(read, Ok(Ok(_))).then_some(answer)
 }
 
@@ -83,10 +85,15 @@ async fn a_one_way_cut_holds_bytes_back_until_it_is_healed() {
     client.sleep(Duration::from_millis(1)).await;
     let mut stream = client.connect("server:9000").await.unwrap();
     simulation.net().cut("server", "client");
-    assert!(ask(&client, &mut stream, b"x").await.is_none(), "the answer came through the cut");
+    assert!(
+        ask(&client, &mut stream, b"x").await.is_none(),
+        "the answer came through the cut"
+    );
     simulation.net().heal();
     let mut answer = [0u8; 1];
-    let read = client.timeout(Duration::from_secs(5), stream.read_exact(&mut answer)).await;
+    let read = client
+        .timeout(Duration::from_secs(5), stream.read_exact(&mut answer))
+        .await;
     assert!(matches!(read, Ok(Ok(_))), "nothing is lost, only late");
 }
 

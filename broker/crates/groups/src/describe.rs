@@ -34,12 +34,19 @@ impl GroupService {
                         return dead;
                     }
                     let message = format!("Group {} not found.", id.as_str());
-                    dead.with_error_code(ResponseError::GroupIdNotFound.code()).with_error_message(Some(text(&message)))
+                    dead.with_error_code(ResponseError::GroupIdNotFound.code())
+                        .with_error_message(Some(text(&message)))
                 }
             })?;
-            groups.push(described.with_group_id(id.clone()).with_authorized_operations(i32::MIN));
+            groups.push(
+                described
+                    .with_group_id(id.clone())
+                    .with_authorized_operations(i32::MIN),
+            );
         }
-        Ok(ResponseKind::DescribeGroups(DescribeGroupsResponse::default().with_groups(groups)))
+        Ok(ResponseKind::DescribeGroups(
+            DescribeGroupsResponse::default().with_groups(groups),
+        ))
     }
 
     pub(crate) fn list(&self, request: &ListGroupsRequest) -> Result<ResponseKind, ResponseError> {
@@ -48,7 +55,8 @@ impl GroupService {
         };
         let groups = self.with("", |state| {
             let shown = state.groups.iter().filter(|(_, group)| {
-                matches(&request.states_filter, group.state.name()) && matches(&request.types_filter, "classic")
+                matches(&request.states_filter, group.state.name())
+                    && matches(&request.types_filter, "classic")
             });
             let listed = shown.map(|(id, group)| {
                 ListedGroup::default()
@@ -59,7 +67,9 @@ impl GroupService {
             });
             listed.collect()
         })?;
-        Ok(ResponseKind::ListGroups(ListGroupsResponse::default().with_groups(groups)))
+        Ok(ResponseKind::ListGroups(
+            ListGroupsResponse::default().with_groups(groups),
+        ))
     }
 }
 
@@ -72,8 +82,16 @@ fn described(group: &Group) -> DescribedGroup {
             .with_group_instance_id(member.instance_id.as_deref().map(text))
             .with_client_id(text(&member.client_id))
             .with_client_host(text(&member.client_host))
-            .with_member_metadata(if stable { member.metadata(protocol) } else { Bytes::new() })
-            .with_member_assignment(if stable { member.assignment.clone() } else { Bytes::new() })
+            .with_member_metadata(if stable {
+                member.metadata(protocol)
+            } else {
+                Bytes::new()
+            })
+            .with_member_assignment(if stable {
+                member.assignment.clone()
+            } else {
+                Bytes::new()
+            })
     };
     DescribedGroup::default()
         .with_group_state(text(group.state.name()))

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use coordinator::shard::{OffsetCommit, StoredOffset};
-use kafka_wire::messages::offset_commit_response::{OffsetCommitResponsePartition, OffsetCommitResponseTopic};
+use kafka_wire::messages::offset_commit_response::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
 use kafka_wire::messages::offset_fetch_response::{
-    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
 use kafka_wire::messages::{
     OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse, TopicName,
@@ -38,7 +40,10 @@ impl GroupService {
                 return Err(ResponseError::IllegalGeneration);
             }
             // A consumer that assigns its partitions itself: the group is nothing but offsets.
-            state.groups.insert(group_id.clone(), Group::new(self.settings.initial_rebalance_delay, time));
+            state.groups.insert(
+                group_id.clone(),
+                Group::new(self.settings.initial_rebalance_delay, time),
+            );
             Ok(())
         })?;
         let mut commits = Vec::new();
@@ -66,18 +71,28 @@ impl GroupService {
                     .with_partition_index(partition.partition_index)
                     .with_error_code(kafka_wire::code(error))
             });
-            OffsetCommitResponseTopic::default().with_name(topic.name.clone()).with_partitions(partitions.collect())
+            OffsetCommitResponseTopic::default()
+                .with_name(topic.name.clone())
+                .with_partitions(partitions.collect())
         });
         let response = OffsetCommitResponse::default().with_topics(topics.collect());
         if !commits.is_empty() {
-            self.shard.commit_offsets(group_id, commits).await.map_err(|error| code(&error))?;
+            self.shard
+                .commit_offsets(group_id, commits)
+                .await
+                .map_err(|error| code(&error))?;
         }
         Ok(ResponseKind::OffsetCommit(response))
     }
 
     pub(crate) async fn offset_fetch(self: &Arc<Self>, version: i16, request: OffsetFetchRequest) -> Answer {
         if version < FETCH_MANY {
-            let wanted = request.topics.map(|topics| topics.into_iter().map(|t| (t.name, t.partition_indexes)).collect());
+            let wanted = request.topics.map(|topics| {
+                topics
+                    .into_iter()
+                    .map(|t| (t.name, t.partition_indexes))
+                    .collect()
+            });
             let found = self.offsets_of(&request.group_id, wanted).await?;
             let topics = found.into_iter().map(|(name, offsets)| {
                 let partitions = offsets.into_iter().map(|offset| {
@@ -87,13 +102,22 @@ impl GroupService {
                         .with_committed_leader_epoch(offset.leader_epoch)
                         .with_metadata(Some(offset.metadata))
                 });
-                OffsetFetchResponseTopic::default().with_name(name).with_partitions(partitions.collect())
+                OffsetFetchResponseTopic::default()
+                    .with_name(name)
+                    .with_partitions(partitions.collect())
             });
-            return Ok(ResponseKind::OffsetFetch(OffsetFetchResponse::default().with_topics(topics.collect())));
+            return Ok(ResponseKind::OffsetFetch(
+                OffsetFetchResponse::default().with_topics(topics.collect()),
+            ));
         }
         let mut groups = Vec::new();
         for group in request.groups {
-            let wanted = group.topics.map(|topics| topics.into_iter().map(|t| (t.name, t.partition_indexes)).collect());
+            let wanted = group.topics.map(|topics| {
+                topics
+                    .into_iter()
+                    .map(|t| (t.name, t.partition_indexes))
+                    .collect()
+            });
             let found = self.offsets_of(&group.group_id, wanted).await?;
             let topics = found.into_iter().map(|(name, offsets)| {
                 let partitions = offsets.into_iter().map(|offset| {
@@ -103,39 +127,68 @@ impl GroupService {
                         .with_committed_leader_epoch(offset.leader_epoch)
                         .with_metadata(Some(offset.metadata))
                 });
-                OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions.collect())
+                OffsetFetchResponseTopics::default()
+                    .with_name(name)
+                    .with_partitions(partitions.collect())
             });
             let topics = topics.collect();
-            groups.push(OffsetFetchResponseGroup::default().with_group_id(group.group_id).with_topics(topics));
+            groups.push(
+                OffsetFetchResponseGroup::default()
+                    .with_group_id(group.group_id)
+                    .with_topics(topics),
+            );
         }
-        Ok(ResponseKind::OffsetFetch(OffsetFetchResponse::default().with_groups(groups)))
+        Ok(ResponseKind::OffsetFetch(
+            OffsetFetchResponse::default().with_groups(groups),
+        ))
     }
 
-    async fn offsets_of(&self, group: &str, wanted: Wanted) -> Result<Vec<(TopicName, Vec<Offset>)>, ResponseError> {
+    async fn offsets_of(
+        &self,
+        group: &str,
+        wanted: Wanted,
+    ) -> Result<Vec<(TopicName, Vec<Offset>)>, ResponseError> {
         self.with(group, |_| ())?;
         let partitions = wanted.as_ref().map(|topics| {
             let each = |(name, partitions): &(TopicName, Vec<i32>)| {
                 let name = name.0.to_string();
-                partitions.iter().map(move |partition| (name.clone(), *partition)).collect::<Vec<_>>()
+                partitions
+                    .iter()
+                    .map(move |partition| (name.clone(), *partition))
+                    .collect::<Vec<_>>()
             };
             topics.iter().flat_map(each).collect()
         });
-        let stored = self.shard.fetch_offsets(group.to_owned(), partitions).await.map_err(|error| code(&error))?;
+        let stored = self
+            .shard
+            .fetch_offsets(group.to_owned(), partitions)
+            .await
+            .map_err(|error| code(&error))?;
         let Some(wanted) = wanted else {
             let mut all: BTreeMap<String, Vec<Offset>> = BTreeMap::new();
             for offset in stored {
-                all.entry(offset.commit.topic.clone()).or_default().push(Offset::of(offset));
+                all.entry(offset.commit.topic.clone())
+                    .or_default()
+                    .push(Offset::of(offset));
             }
             let name = |name| TopicName(StrBytes::from_string(name));
-            return Ok(all.into_iter().map(|(topic, offsets)| (name(topic), offsets)).collect());
+            return Ok(all
+                .into_iter()
+                .map(|(topic, offsets)| (name(topic), offsets))
+                .collect());
         };
         let mut found: BTreeMap<(String, i32), Offset> = BTreeMap::new();
         for offset in stored {
-            found.insert((offset.commit.topic.clone(), offset.commit.partition), Offset::of(offset));
+            found.insert(
+                (offset.commit.topic.clone(), offset.commit.partition),
+                Offset::of(offset),
+            );
         }
         let look = |(name, partitions): (TopicName, Vec<i32>)| {
             let offset = |partition: i32| {
-                found.remove(&(name.0.to_string(), partition)).unwrap_or_else(|| Offset::unknown(partition))
+                found
+                    .remove(&(name.0.to_string(), partition))
+                    .unwrap_or_else(|| Offset::unknown(partition))
             };
             let offsets = partitions.into_iter().map(offset).collect();
             (name, offsets)
@@ -154,12 +207,28 @@ struct Offset {
 
 impl Offset {
     fn of(stored: StoredOffset) -> Offset {
-        let OffsetCommit { partition, offset, leader_epoch, metadata, .. } = stored.commit;
-        Offset { partition, offset, leader_epoch, metadata: StrBytes::from_string(metadata.unwrap_or_default()) }
+        let OffsetCommit {
+            partition,
+            offset,
+            leader_epoch,
+            metadata,
+            ..
+        } = stored.commit;
+        Offset {
+            partition,
+            offset,
+            leader_epoch,
+            metadata: StrBytes::from_string(metadata.unwrap_or_default()),
+        }
     }
 
     /// Never committed: no error (Kafka), and offset -1.
     fn unknown(partition: i32) -> Offset {
-        Offset { partition, offset: -1, leader_epoch: -1, metadata: StrBytes::default() }
+        Offset {
+            partition,
+            offset: -1,
+            leader_epoch: -1,
+            metadata: StrBytes::default(),
+        }
     }
 }

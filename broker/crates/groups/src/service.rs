@@ -163,7 +163,11 @@ impl GroupService {
     }
 
     /// Runs `work` on the groups, if this is the place to do so.
-    pub(crate) fn with<T>(&self, group: &str, work: impl FnOnce(&mut Groups) -> T) -> Result<T, ResponseError> {
+    pub(crate) fn with<T>(
+        &self,
+        group: &str,
+        work: impl FnOnce(&mut Groups) -> T,
+    ) -> Result<T, ResponseError> {
         let mut state = self.state.lock();
         match state.phase {
             Phase::Loading => Err(ResponseError::CoordinatorLoadInProgress),
@@ -186,17 +190,30 @@ impl GroupService {
         }
         let millis = |ms: i32| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
         let session_timeout = millis(request.session_timeout_ms);
-        if session_timeout < self.settings.min_session_timeout || session_timeout > self.settings.max_session_timeout {
+        if session_timeout < self.settings.min_session_timeout
+            || session_timeout > self.settings.max_session_timeout
+        {
             return refuse(ResponseError::InvalidSessionTimeout);
         }
-        let metadata: usize = request.protocols.iter().map(|protocol| protocol.metadata.len()).sum();
+        let metadata: usize = request
+            .protocols
+            .iter()
+            .map(|protocol| protocol.metadata.len())
+            .sum();
         if metadata > self.settings.max_member_metadata {
             return refuse(ResponseError::InvalidRequest);
         }
         // Version 0 has no rebalance timeout.
-        let rebalance_timeout =
-            if request.rebalance_timeout_ms < 0 { session_timeout } else { millis(request.rebalance_timeout_ms) };
-        let protocols = request.protocols.into_iter().map(|p| (p.name.to_string(), p.metadata)).collect();
+        let rebalance_timeout = if request.rebalance_timeout_ms < 0 {
+            session_timeout
+        } else {
+            millis(request.rebalance_timeout_ms)
+        };
+        let protocols = request
+            .protocols
+            .into_iter()
+            .map(|p| (p.name.to_string(), p.metadata))
+            .collect();
         let group_id = request.group_id.0.to_string();
         let (now, time) = (self.env.instant(), self.env.now());
         let unique = self.env.uuid();
@@ -218,7 +235,10 @@ impl GroupService {
             };
             if join.member_id.is_empty() {
                 let delay = self.settings.initial_rebalance_delay;
-                state.groups.entry(group_id.clone()).or_insert_with(|| Group::new(delay, time));
+                state
+                    .groups
+                    .entry(group_id.clone())
+                    .or_insert_with(|| Group::new(delay, time));
             }
             let replies = match state.groups.get_mut(&group_id) {
                 Some(group) => group.join(now, time, join, self.settings.max_size),
@@ -238,7 +258,11 @@ impl GroupService {
         let (now, time) = (self.env.instant(), self.env.now());
         let answer = self.with(&group_id, |state| {
             let (ticket, answer) = state.ticket();
-            let assignments = request.assignments.into_iter().map(|a| (a.member_id.to_string(), a.assignment)).collect();
+            let assignments = request
+                .assignments
+                .into_iter()
+                .map(|a| (a.member_id.to_string(), a.assignment))
+                .collect();
             let sync = Sync {
                 ticket,
                 member_id: request.member_id.to_string(),
@@ -261,12 +285,16 @@ impl GroupService {
     fn heartbeat(&self, request: &HeartbeatRequest) -> Answer {
         let now = self.env.instant();
         let instance = request.group_instance_id.as_deref();
-        let result = self.with(&request.group_id, |state| match state.groups.get_mut(request.group_id.as_str()) {
-            Some(group) => group.heartbeat(now, &request.member_id, instance, request.generation_id),
-            None => Err(ResponseError::UnknownMemberId),
+        let result = self.with(&request.group_id, |state| {
+            match state.groups.get_mut(request.group_id.as_str()) {
+                Some(group) => group.heartbeat(now, &request.member_id, instance, request.generation_id),
+                None => Err(ResponseError::UnknownMemberId),
+            }
         })?;
         let code = result.err().map_or(0, |error| error.code());
-        Ok(ResponseKind::Heartbeat(HeartbeatResponse::default().with_error_code(code)))
+        Ok(ResponseKind::Heartbeat(
+            HeartbeatResponse::default().with_error_code(code),
+        ))
     }
 
     fn leave(self: &Arc<Self>, version: i16, request: LeaveGroupRequest) -> Answer {
@@ -307,16 +335,29 @@ impl GroupService {
                 false => Some(ResponseError::GroupIdNotFound),
             };
             let code = kafka_wire::code(error);
-            results.push(DeletableGroupResult::default().with_group_id(group).with_error_code(code));
+            results.push(
+                DeletableGroupResult::default()
+                    .with_group_id(group)
+                    .with_error_code(code),
+            );
         }
-        Ok(ResponseKind::DeleteGroups(DeleteGroupsResponse::default().with_results(results)))
+        Ok(ResponseKind::DeleteGroups(
+            DeleteGroupsResponse::default().with_results(results),
+        ))
     }
 
     /// Deletes a group without members and all its offsets. False: there is none, or it does not fit.
-    async fn delete_group(&self, group: &str, fits: impl FnOnce(&Group) -> bool) -> Result<bool, ResponseError> {
+    async fn delete_group(
+        &self,
+        group: &str,
+        fits: impl FnOnce(&Group) -> bool,
+    ) -> Result<bool, ResponseError> {
         let begun = self.with(group, |state| {
             let idle = !state.saving.contains_key(group);
-            let fits = state.groups.get(group).is_some_and(|found| idle && found.is_empty() && fits(found));
+            let fits = state
+                .groups
+                .get(group)
+                .is_some_and(|found| idle && found.is_empty() && fits(found));
             fits && state.deleting.insert(group.to_owned())
         })?;
         if !begun {
@@ -338,7 +379,9 @@ impl GroupService {
             self.sooner.notify_one();
         }
         let Some(record) = group.and_then(Group::take_record) else {
-            replies.into_iter().for_each(|reply| state.answer(reply.ticket, Ok(reply.response)));
+            replies
+                .into_iter()
+                .for_each(|reply| state.answer(reply.ticket, Ok(reply.response)));
             return;
         };
         if let Some(saving) = state.saving.get_mut(group_id) {
@@ -348,12 +391,16 @@ impl GroupService {
         }
         state.saving.insert(group_id.to_owned(), Saving::default());
         let (service, group_id) = (self.clone(), group_id.to_owned());
-        self.env.spawn(async move { service.save(group_id, record, replies).await });
+        self.env
+            .spawn(async move { service.save(group_id, record, replies).await });
     }
 
     async fn save(&self, group_id: String, mut record: GroupRecord, mut replies: Vec<Reply>) {
         loop {
-            let saved = self.shard.put_group(group_id.clone(), Some(record.to_bytes()), Vec::new()).await;
+            let saved = self
+                .shard
+                .put_group(group_id.clone(), Some(record.to_bytes()), Vec::new())
+                .await;
             let mut state = self.state.lock();
             for reply in replies {
                 let answer = match &saved {
@@ -362,7 +409,9 @@ impl GroupService {
                 };
                 state.answer(reply.ticket, answer);
             }
-            let Some(saving) = state.saving.get_mut(&group_id) else { return };
+            let Some(saving) = state.saving.get_mut(&group_id) else {
+                return;
+            };
             match saving.next.take() {
                 Some(next) => {
                     record = next;
@@ -382,10 +431,18 @@ impl GroupService {
             let next = {
                 let mut state = self.state.lock();
                 let due = |group: &Group| group.next_deadline().is_some_and(|deadline| deadline <= now);
-                let due: Vec<String> =
-                    state.groups.iter().filter(|(_, group)| due(group)).map(|(id, _)| id.clone()).collect();
+                let due: Vec<String> = state
+                    .groups
+                    .iter()
+                    .filter(|(_, group)| due(group))
+                    .map(|(id, _)| id.clone())
+                    .collect();
                 for id in due {
-                    let replies = state.groups.get_mut(&id).map(|group| group.tick(now, time)).unwrap_or_default();
+                    let replies = state
+                        .groups
+                        .get_mut(&id)
+                        .map(|group| group.tick(now, time))
+                        .unwrap_or_default();
                     self.settle(&mut state, &id, replies);
                 }
                 state.next_look = state.groups.values().filter_map(Group::next_deadline).min();
@@ -414,7 +471,12 @@ impl GroupService {
             let old = |group: &Group| group.is_empty() && group.state == State::Empty && group.since < before;
             let candidates: Vec<String> = {
                 let state = self.state.lock();
-                state.groups.iter().filter(|(_, group)| old(group)).map(|(id, _)| id.clone()).collect()
+                state
+                    .groups
+                    .iter()
+                    .filter(|(_, group)| old(group))
+                    .map(|(id, _)| id.clone())
+                    .collect()
             };
             for id in candidates {
                 if let Err(error) = self.expire_group(&id, before, old).await {
@@ -430,13 +492,25 @@ impl GroupService {
         before: types::Timestamp,
         old: impl Fn(&Group) -> bool,
     ) -> Result<(), ResponseError> {
-        let offsets = self.shard.fetch_offsets(id.to_owned(), None).await.map_err(|error| code(&error))?;
-        let (expired, kept): (Vec<_>, Vec<_>) = offsets.into_iter().partition(|offset| offset.committed_at < before);
+        let offsets = self
+            .shard
+            .fetch_offsets(id.to_owned(), None)
+            .await
+            .map_err(|error| code(&error))?;
+        let (expired, kept): (Vec<_>, Vec<_>) = offsets
+            .into_iter()
+            .partition(|offset| offset.committed_at < before);
         if kept.is_empty() {
             self.delete_group(id, old).await?;
         } else if !expired.is_empty() {
-            let expired = expired.into_iter().map(|offset| (offset.commit.topic, offset.commit.partition)).collect();
-            self.shard.delete_offsets(id.to_owned(), expired).await.map_err(|error| code(&error))?;
+            let expired = expired
+                .into_iter()
+                .map(|offset| (offset.commit.topic, offset.commit.partition))
+                .collect();
+            self.shard
+                .delete_offsets(id.to_owned(), expired)
+                .await
+                .map_err(|error| code(&error))?;
         }
         Ok(())
     }

@@ -6,7 +6,8 @@ use kafka_wire::messages::alter_configs_response::AlterConfigsResourceResponse a
 use kafka_wire::messages::incremental_alter_configs_request::AlterableConfig;
 use kafka_wire::messages::incremental_alter_configs_response::AlterConfigsResourceResponse as AlteredResource;
 use kafka_wire::messages::{
-    AlterConfigsRequest, AlterConfigsResponse, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
+    AlterConfigsRequest, AlterConfigsResponse, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 };
 
 use super::{duplicates, outcome};
@@ -45,7 +46,10 @@ impl ControllerService {
     }
 
     /// AlterConfigs 0-2, of topics: what is not named goes back to its default.
-    pub async fn alter_configs(&self, request: &AlterConfigsRequest) -> Result<AlterConfigsResponse, ReplicaError> {
+    pub async fn alter_configs(
+        &self,
+        request: &AlterConfigsRequest,
+    ) -> Result<AlterConfigsResponse, ReplicaError> {
         let alterations = request.resources.iter().map(|resource| {
             let configs = resource.configs.iter().map(|config| {
                 let value = config.value.as_ref().map(|value| value.as_str().to_owned());
@@ -74,10 +78,20 @@ impl ControllerService {
         let twice = duplicates(alterations.iter().map(|(resource, _)| resource.clone()));
         let mut results: Vec<(Resource, Result<(), ApiError>)> = twice
             .iter()
-            .map(|of| (of.clone(), Err(ApiError::invalid_request("Each resource must appear at most once."))))
+            .map(|of| {
+                (
+                    of.clone(),
+                    Err(ApiError::invalid_request(
+                        "Each resource must appear at most once.",
+                    )),
+                )
+            })
             .collect();
         let (mut resources, mut topics) = (Vec::new(), Vec::new());
-        for (resource, alteration) in alterations.into_iter().filter(|(resource, _)| !twice.contains(resource)) {
+        for (resource, alteration) in alterations
+            .into_iter()
+            .filter(|(resource, _)| !twice.contains(resource))
+        {
             match alteration.and_then(|alteration| topic_only(&resource).map(|()| alteration)) {
                 Ok(alteration) => {
                     topics.push((resource.1.as_str().to_owned(), alteration));
@@ -87,9 +101,18 @@ impl ControllerService {
             }
         }
         if !topics.is_empty()
-            && let Output::Topics(altered) = self.submit(Command::AlterConfigs { topics, validate_only }).await?
+            && let Output::Topics(altered) = self
+                .submit(Command::AlterConfigs {
+                    topics,
+                    validate_only,
+                })
+                .await?
         {
-            results.extend(resources.into_iter().zip(altered.into_iter().map(|result| result.map(|_| ()))));
+            results.extend(
+                resources
+                    .into_iter()
+                    .zip(altered.into_iter().map(|result| result.map(|_| ()))),
+            );
             self.spread(self.env().instant() + SPREAD).await;
         }
         Ok(results)
@@ -102,7 +125,9 @@ fn topic_only((kind, name): &Resource) -> Result<(), ApiError> {
         4 | 8 => Err(ApiError::invalid_request(format!(
             "configurations of broker '{name}' cannot be changed at run time; set them in the broker's configuration file"
         ))),
-        other => Err(ApiError::invalid_request(format!("resource type {other} has no configurations here"))),
+        other => Err(ApiError::invalid_request(format!(
+            "resource type {other} has no configurations here"
+        ))),
     }
 }
 
@@ -119,9 +144,15 @@ fn operations(configs: &[AlterableConfig]) -> Result<Vec<(String, Op)>, ApiError
             (2, Some(value)) => Op::Append(value),
             (3, Some(value)) => Op::Subtract(value),
             (0 | 2 | 3, None) => {
-                return Err(ApiError::invalid_request(format!("Null value not supported for : {name}")));
+                return Err(ApiError::invalid_request(format!(
+                    "Null value not supported for : {name}"
+                )));
             }
-            (other, _) => return Err(ApiError::invalid_request(format!("Unknown operation type {other} for {name}"))),
+            (other, _) => {
+                return Err(ApiError::invalid_request(format!(
+                    "Unknown operation type {other} for {name}"
+                )));
+            }
         };
         Ok((name, op))
     };

@@ -4,7 +4,9 @@ use coordinator::replica::ReplicaError;
 use kafka_wire::ResponseError;
 use kafka_wire::messages::TopicName;
 use kafka_wire::messages::create_partitions_request::{CreatePartitionsRequest, CreatePartitionsTopic};
-use kafka_wire::messages::create_partitions_response::{CreatePartitionsResponse, CreatePartitionsTopicResult};
+use kafka_wire::messages::create_partitions_response::{
+    CreatePartitionsResponse, CreatePartitionsTopicResult,
+};
 
 use super::{duplicates, outcome, timed_out};
 use crate::ApiError;
@@ -20,8 +22,15 @@ impl ControllerService {
     ) -> Result<CreatePartitionsResponse, ReplicaError> {
         let deadline = self.deadline(request.timeout_ms);
         let twice = duplicates(request.topics.iter().map(|topic| topic.name.clone()));
-        let mut results: Vec<(TopicName, Result<Arc<TopicRecord>, ApiError>)> =
-            twice.iter().map(|name| (name.clone(), Err(ApiError::invalid_request("Duplicate topic name.")))).collect();
+        let mut results: Vec<(TopicName, Result<Arc<TopicRecord>, ApiError>)> = twice
+            .iter()
+            .map(|name| {
+                (
+                    name.clone(),
+                    Err(ApiError::invalid_request("Duplicate topic name.")),
+                )
+            })
+            .collect();
         let (mut names, mut growths) = (Vec::new(), Vec::new());
         for topic in request.topics.iter().filter(|topic| !twice.contains(&topic.name)) {
             match self.check_new_replicas(topic) {
@@ -37,12 +46,18 @@ impl ControllerService {
                 Err(error) => results.push((topic.name.clone(), Err(error))),
             }
         }
-        let command = Command::GrowTopics { topics: growths, validate_only: request.validate_only };
+        let command = Command::GrowTopics {
+            topics: growths,
+            validate_only: request.validate_only,
+        };
         if let Output::Topics(grown) = self.submit(command).await? {
             results.extend(names.into_iter().zip(grown));
         }
         if !request.validate_only {
-            let grown: Vec<_> = results.iter().filter_map(|(_, result)| result.as_ref().ok().cloned()).collect();
+            let grown: Vec<_> = results
+                .iter()
+                .filter_map(|(_, result)| result.as_ref().ok().cloned())
+                .collect();
             let done = self.wait_for(deadline, |metadata| {
                 grown.iter().all(|topic| {
                     let now = metadata.topics.get(&topic.id);
@@ -52,12 +67,18 @@ impl ControllerService {
             if done.await? {
                 self.spread(deadline).await;
             } else {
-                results.iter_mut().filter(|(_, result)| result.is_ok()).for_each(|(_, r)| *r = Err(timed_out()));
+                results
+                    .iter_mut()
+                    .filter(|(_, result)| result.is_ok())
+                    .for_each(|(_, r)| *r = Err(timed_out()));
             }
         }
         let results = results.into_iter().map(|(name, result)| {
             let (code, message) = outcome(&result);
-            CreatePartitionsTopicResult::default().with_name(name).with_error_code(code).with_error_message(message)
+            CreatePartitionsTopicResult::default()
+                .with_name(name)
+                .with_error_code(code)
+                .with_error_message(message)
         });
         Ok(CreatePartitionsResponse::default().with_results(results.collect()))
     }

@@ -2,8 +2,12 @@ use std::sync::Arc;
 
 use coordinator::replica::ReplicaError;
 use kafka_wire::messages::TopicName;
-use kafka_wire::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest};
-use kafka_wire::messages::create_topics_response::{CreatableTopicConfigs, CreatableTopicResult, CreateTopicsResponse};
+use kafka_wire::messages::create_topics_request::{
+    CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest,
+};
+use kafka_wire::messages::create_topics_response::{
+    CreatableTopicConfigs, CreatableTopicResult, CreateTopicsResponse,
+};
 use kafka_wire::{ResponseError, StrBytes};
 use types::TopicId;
 use uuid::Uuid;
@@ -26,7 +30,10 @@ impl ControllerService {
     /// all the same.
     ///
     /// The replication factor is the object store's business: any positive one (and -1) is taken and reported as asked.
-    pub async fn create_topics(&self, request: &CreateTopicsRequest) -> Result<CreateTopicsResponse, ReplicaError> {
+    pub async fn create_topics(
+        &self,
+        request: &CreateTopicsRequest,
+    ) -> Result<CreateTopicsResponse, ReplicaError> {
         let deadline = self.deadline(request.timeout_ms);
         let twice = duplicates(request.topics.iter().map(|topic| topic.name.clone()));
         let mut asked: Vec<Asked> = Vec::new();
@@ -37,7 +44,11 @@ impl ControllerService {
                     continue;
                 }
                 let result = Err(ApiError::invalid_request("Duplicate topic name."));
-                asked.push(Asked { name: topic.name.clone(), replication_factor: -1, result });
+                asked.push(Asked {
+                    name: topic.name.clone(),
+                    replication_factor: -1,
+                    result,
+                });
                 continue;
             }
             let checked = self.check(topic);
@@ -49,10 +60,17 @@ impl ControllerService {
                 }
                 Err(error) => Err(error),
             };
-            asked.push(Asked { name: topic.name.clone(), replication_factor, result });
+            asked.push(Asked {
+                name: topic.name.clone(),
+                replication_factor,
+                result,
+            });
         }
         let names: Vec<String> = new.iter().map(|topic| topic.name.clone()).collect();
-        let command = Command::CreateTopics { topics: new, validate_only: request.validate_only };
+        let command = Command::CreateTopics {
+            topics: new,
+            validate_only: request.validate_only,
+        };
         if let Output::Topics(results) = self.submit(command).await? {
             for (name, result) in names.iter().zip(results) {
                 if let Some(asked) = asked.iter_mut().find(|asked| asked.name.as_str() == name) {
@@ -61,24 +79,37 @@ impl ControllerService {
             }
         }
         if !request.validate_only {
-            let created: Vec<TopicId> = asked.iter().filter_map(|a| a.result.as_ref().ok()).map(|t| t.id).collect();
+            let created: Vec<TopicId> = asked
+                .iter()
+                .filter_map(|a| a.result.as_ref().ok())
+                .map(|t| t.id)
+                .collect();
             // A topic that is gone again was created, too.
             let done = self.wait_for(deadline, |metadata| {
-                created.iter().all(|id| metadata.topics.get(id).is_none_or(|topic| topic.ready > 0 || topic.deleting))
+                created.iter().all(|id| {
+                    metadata
+                        .topics
+                        .get(id)
+                        .is_none_or(|topic| topic.ready > 0 || topic.deleting)
+                })
             });
             if done.await? {
                 self.spread(deadline).await;
             } else {
                 let metadata = self.metadata();
                 for asked in &mut asked {
-                    let waits = |topic: &TopicRecord| metadata.topics.get(&topic.id).is_some_and(|t| t.ready == 0);
+                    let waits =
+                        |topic: &TopicRecord| metadata.topics.get(&topic.id).is_some_and(|t| t.ready == 0);
                     if asked.result.as_ref().is_ok_and(|topic| waits(topic)) {
                         asked.result = Err(timed_out());
                     }
                 }
             }
         }
-        let topics = asked.into_iter().map(|asked| answer(asked, request.validate_only)).collect();
+        let topics = asked
+            .into_iter()
+            .map(|asked| answer(asked, request.validate_only))
+            .collect();
         Ok(CreateTopicsResponse::default().with_topics(topics))
     }
 
@@ -122,32 +153,46 @@ impl ControllerService {
     /// Replicas do not mean anything here, but a request that contradicts itself or names brokers that are not there is
     /// refused as in Kafka.
     fn check_assignments(&self, topic: &CreatableTopic) -> Result<(u32, i16), ApiError> {
-        for (field, value) in
-            [("replication factor", i32::from(topic.replication_factor)), ("numPartitions", topic.num_partitions)]
-        {
+        for (field, value) in [
+            ("replication factor", i32::from(topic.replication_factor)),
+            ("numPartitions", topic.num_partitions),
+        ] {
             if value != -1 {
-                let text = format!("A manual partition assignment was specified, but {field} was not set to -1.");
+                let text =
+                    format!("A manual partition assignment was specified, but {field} was not set to -1.");
                 return Err(ApiError::invalid_request(text));
             }
         }
         let invalid = |text: String| Err(ApiError::new(ResponseError::InvalidReplicaAssignment, text));
         let mut assignments: Vec<&CreatableReplicaAssignment> = topic.assignments.iter().collect();
         assignments.sort_by_key(|assignment| assignment.partition_index);
-        if !assignments.iter().zip(0i32..).all(|(assignment, index)| assignment.partition_index == index) {
+        if !assignments
+            .iter()
+            .zip(0i32..)
+            .all(|(assignment, index)| assignment.partition_index == index)
+        {
             return invalid("partitions should be a consecutive 0-based integer sequence".to_owned());
         }
-        let factor = assignments.first().map_or(0, |assignment| assignment.broker_ids.len());
+        let factor = assignments
+            .first()
+            .map_or(0, |assignment| assignment.broker_ids.len());
         for assignment in &assignments {
             let index = assignment.partition_index;
             let brokers = assignment.broker_ids.iter().map(|broker| broker.0);
             if assignment.broker_ids.is_empty() {
-                return invalid(format!("The manual partition assignment of partition {index} names no broker."));
+                return invalid(format!(
+                    "The manual partition assignment of partition {index} names no broker."
+                ));
             }
             if assignment.broker_ids.len() != factor {
-                return invalid(format!("Partition {index} has another number of replicas than the others."));
+                return invalid(format!(
+                    "Partition {index} has another number of replicas than the others."
+                ));
             }
             if !duplicates(brokers.clone()).is_empty() {
-                return invalid(format!("The manual partition assignment of partition {index} names a broker twice."));
+                return invalid(format!(
+                    "The manual partition assignment of partition {index} names a broker twice."
+                ));
             }
             if let Some(missing) = brokers.clone().find(|broker| !self.has_broker(*broker)) {
                 return invalid(format!(
@@ -155,19 +200,29 @@ impl ControllerService {
                 ));
             }
         }
-        Ok((u32::try_from(assignments.len()).unwrap_or(u32::MAX), i16::try_from(factor).unwrap_or(i16::MAX)))
+        Ok((
+            u32::try_from(assignments.len()).unwrap_or(u32::MAX),
+            i16::try_from(factor).unwrap_or(i16::MAX),
+        ))
     }
 
     pub(super) fn has_broker(&self, id: i32) -> bool {
-        self.image().is_none_or(|image| image.brokers.iter().any(|broker| broker.id.0 == id))
+        self.image()
+            .is_none_or(|image| image.brokers.iter().any(|broker| broker.id.0 == id))
     }
 }
 
 fn answer(asked: Asked, validate_only: bool) -> CreatableTopicResult {
     let (code, message) = outcome(&asked.result);
-    let result = CreatableTopicResult::default().with_name(asked.name).with_error_code(code).with_error_message(message);
+    let result = CreatableTopicResult::default()
+        .with_name(asked.name)
+        .with_error_code(code)
+        .with_error_message(message);
     let Ok(topic) = asked.result else {
-        return result.with_num_partitions(-1).with_replication_factor(-1).with_configs(Some(Vec::new()));
+        return result
+            .with_num_partitions(-1)
+            .with_replication_factor(-1)
+            .with_configs(Some(Vec::new()));
     };
     let configs = topic_configs(&topic.configs).map(|config| {
         CreatableTopicConfigs::default()

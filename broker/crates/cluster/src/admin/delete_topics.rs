@@ -2,10 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordinator::replica::ReplicaError;
+use kafka_wire::StrBytes;
 use kafka_wire::messages::TopicName;
 use kafka_wire::messages::delete_topics_request::{DeleteTopicState, DeleteTopicsRequest};
 use kafka_wire::messages::delete_topics_response::{DeletableTopicResult, DeleteTopicsResponse};
-use kafka_wire::StrBytes;
 use types::TopicId;
 
 use super::{duplicates, outcome};
@@ -19,12 +19,23 @@ const CLEAN_UP: Duration = Duration::from_secs(5);
 
 impl ControllerService {
     /// DeleteTopics 1-6, by name and (since 6) by id.
-    pub async fn delete_topics(&self, request: &DeleteTopicsRequest) -> Result<DeleteTopicsResponse, ReplicaError> {
+    pub async fn delete_topics(
+        &self,
+        request: &DeleteTopicsRequest,
+    ) -> Result<DeleteTopicsResponse, ReplicaError> {
         let deadline = self.deadline(request.timeout_ms);
-        let by_name = request.topic_names.iter().map(|name| DeleteTopicState::default().with_name(Some(name.clone())));
+        let by_name = request
+            .topic_names
+            .iter()
+            .map(|name| DeleteTopicState::default().with_name(Some(name.clone())));
         let states: Vec<DeleteTopicState> = request.topics.iter().cloned().chain(by_name).collect();
         let names_twice = duplicates(states.iter().filter_map(|state| state.name.clone()));
-        let ids_twice = duplicates(states.iter().map(|state| state.topic_id).filter(|id| !id.is_nil()));
+        let ids_twice = duplicates(
+            states
+                .iter()
+                .map(|state| state.topic_id)
+                .filter(|id| !id.is_nil()),
+        );
         let mut topics = Vec::new();
         let mut results: Vec<(DeleteTopicState, Result<Arc<TopicRecord>, ApiError>)> = Vec::new();
         let mut refused = Vec::new();
@@ -49,14 +60,24 @@ impl ControllerService {
         if let Output::Topics(deleted) = self.submit(Command::DeleteTopics(refs)).await? {
             results.extend(asked.into_iter().zip(deleted));
         }
-        let ids: Vec<TopicId> = results.iter().filter_map(|(_, result)| result.as_ref().ok()).map(|t| t.id).collect();
+        let ids: Vec<TopicId> = results
+            .iter()
+            .filter_map(|(_, result)| result.as_ref().ok())
+            .map(|t| t.id)
+            .collect();
         let clean = deadline.min(self.env().instant() + CLEAN_UP);
-        self.wait_for(clean, |metadata| !ids.iter().any(|id| metadata.topics.contains_key(id))).await?;
+        self.wait_for(clean, |metadata| {
+            !ids.iter().any(|id| metadata.topics.contains_key(id))
+        })
+        .await?;
         self.spread(deadline).await;
         let responses = results.into_iter().chain(refused).map(|(state, result)| {
             let (code, message) = outcome(&result);
             let (name, id) = match &result {
-                Ok(topic) => (Some(TopicName(StrBytes::from_string(topic.name.clone()))), topic.id.0),
+                Ok(topic) => (
+                    Some(TopicName(StrBytes::from_string(topic.name.clone()))),
+                    topic.id.0,
+                ),
                 Err(_) => (state.name, state.topic_id),
             };
             DeletableTopicResult::default()

@@ -11,8 +11,8 @@ use std::time::Duration;
 use env::Instant;
 use kafka_wire::{ResponseError, StrBytes};
 
-use crate::service::ControllerService;
 use crate::ApiError;
+use crate::service::ControllerService;
 
 /// Longest time an admin request is held, whatever its client asks for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -28,17 +28,26 @@ impl ControllerService {
 fn outcome<T>(result: &Result<T, ApiError>) -> (i16, Option<StrBytes>) {
     match result {
         Ok(_) => (0, None),
-        Err(error) => (error.error.code(), Some(StrBytes::from_string(error.message.clone()))),
+        Err(error) => (
+            error.error.code(),
+            Some(StrBytes::from_string(error.message.clone())),
+        ),
     }
 }
 
 /// What every part of a request that names something twice gets.
 fn duplicates<T: Ord + Clone>(items: impl IntoIterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
-    items.into_iter().filter(|item| !seen.insert(item.clone())).collect()
+    items
+        .into_iter()
+        .filter(|item| !seen.insert(item.clone()))
+        .collect()
 }
 
 /// The work is under way but not done.
 fn timed_out() -> ApiError {
-    ApiError::new(ResponseError::RequestTimedOut, "The request timed out; the work goes on.")
+    ApiError::new(
+        ResponseError::RequestTimedOut,
+        "The request timed out; the work goes on.",
+    )
 }

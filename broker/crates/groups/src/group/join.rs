@@ -51,7 +51,10 @@ impl Group {
             Ok(()) => {}
             Err((error, member_id)) => {
                 let member_id = member_id.unwrap_or(id);
-                replies.push(Reply { ticket, response: refused(&member_id, error) });
+                replies.push(Reply {
+                    ticket,
+                    response: refused(&member_id, error),
+                });
             }
         }
         replies
@@ -71,7 +74,11 @@ impl Group {
             return Err(error(ResponseError::InconsistentGroupProtocol));
         }
         if join.member_id.is_empty() {
-            if let Some(old) = join.instance_id.as_ref().and_then(|instance| self.statics.get(instance).cloned()) {
+            if let Some(old) = join
+                .instance_id
+                .as_ref()
+                .and_then(|instance| self.statics.get(instance).cloned())
+            {
                 self.replace_static(now, time, join, &old, replies);
                 return Ok(());
             }
@@ -92,7 +99,8 @@ impl Group {
             self.add(now, time, join, id, replies);
             return Ok(());
         }
-        self.find(&join.member_id, join.instance_id.as_deref()).map_err(error)?;
+        self.find(&join.member_id, join.instance_id.as_deref())
+            .map_err(error)?;
         self.rejoin(now, time, join, replies);
         Ok(())
     }
@@ -102,15 +110,27 @@ impl Group {
         if join.protocols.is_empty() || join.protocol_type.is_empty() {
             return false;
         }
-        let mut others = self.members.values().filter(|member| member.id != join.member_id).peekable();
+        let mut others = self
+            .members
+            .values()
+            .filter(|member| member.id != join.member_id)
+            .peekable();
         if others.peek().is_none() {
             return true;
         }
-        if self.protocol_type.as_ref().is_some_and(|kind| *kind != join.protocol_type) {
+        if self
+            .protocol_type
+            .as_ref()
+            .is_some_and(|kind| *kind != join.protocol_type)
+        {
             return false;
         }
         let others: Vec<&Member> = others.collect();
-        let all_know = |name: &str| others.iter().all(|other| other.protocols.iter().any(|(known, _)| known == name));
+        let all_know = |name: &str| {
+            others
+                .iter()
+                .all(|other| other.protocols.iter().any(|(known, _)| known == name))
+        };
         join.protocols.iter().any(|(name, _)| all_know(name))
     }
 
@@ -147,7 +167,9 @@ impl Group {
     }
 
     fn rejoin(&mut self, now: Instant, time: Timestamp, join: Join, replies: &mut Vec<Reply>) {
-        let Some(member) = self.members.get(&join.member_id) else { return };
+        let Some(member) = self.members.get(&join.member_id) else {
+            return;
+        };
         let same = member.protocols == join.protocols;
         let leads = self.leader.as_ref() == Some(&join.member_id);
         let rebalance = match self.state {
@@ -162,13 +184,18 @@ impl Group {
             // It has not heard the answer to its last JoinGroup, or asks without need.
             self.touch(&join.member_id, now);
             let response = self.joined(&join.member_id, false);
-            replies.push(Reply { ticket: join.ticket, response });
+            replies.push(Reply {
+                ticket: join.ticket,
+                response,
+            });
         }
     }
 
     /// Notes what a member says now, and that it waits.
     fn wait_for_join(&mut self, join: &Join, replies: &mut Vec<Reply>) {
-        let Some(member) = self.members.get_mut(&join.member_id) else { return };
+        let Some(member) = self.members.get_mut(&join.member_id) else {
+            return;
+        };
         member.protocols.clone_from(&join.protocols);
         member.session_timeout = join.session_timeout;
         member.rebalance_timeout = join.rebalance_timeout;
@@ -176,17 +203,32 @@ impl Group {
         member.client_host.clone_from(&join.client_host);
         if let Some(ticket) = member.join.replace(join.ticket) {
             // The connection of the earlier request is gone, or its client has given it up.
-            replies.push(Reply { ticket, response: refused(&join.member_id, ResponseError::RebalanceInProgress) });
+            replies.push(Reply {
+                ticket,
+                response: refused(&join.member_id, ResponseError::RebalanceInProgress),
+            });
         }
     }
 
     /// A static member has started anew: it takes the place, and the name, of its former self (KIP-345).
-    fn replace_static(&mut self, now: Instant, time: Timestamp, mut join: Join, old: &str, replies: &mut Vec<Reply>) {
-        let Some(mut member) = self.members.remove(old) else { return };
+    fn replace_static(
+        &mut self,
+        now: Instant,
+        time: Timestamp,
+        mut join: Join,
+        old: &str,
+        replies: &mut Vec<Reply>,
+    ) {
+        let Some(mut member) = self.members.remove(old) else {
+            return;
+        };
         let instance = join.instance_id.clone().unwrap_or_default();
         let id = format!("{instance}-{}", join.unique);
         if let Some(ticket) = member.join.take() {
-            replies.push(Reply { ticket, response: refused(old, ResponseError::FencedInstanceId) });
+            replies.push(Reply {
+                ticket,
+                response: refused(old, ResponseError::FencedInstanceId),
+            });
         }
         if let Some(ticket) = member.sync.take() {
             replies.push(super::sync::refused(ticket, ResponseError::FencedInstanceId));
@@ -249,7 +291,11 @@ impl Group {
                 .with_group_instance_id(member.instance_id.as_deref().map(text))
                 .with_metadata(member.metadata(protocol))
         };
-        let members = if leader == member_id { self.members.values().map(member).collect() } else { Vec::new() };
+        let members = if leader == member_id {
+            self.members.values().map(member).collect()
+        } else {
+            Vec::new()
+        };
         let response = JoinGroupResponse::default()
             .with_generation_id(self.generation)
             .with_protocol_type(self.protocol_type.as_deref().map(text))
@@ -263,5 +309,9 @@ impl Group {
 }
 
 fn metadata(protocols: &[(String, Bytes)], name: &str) -> Bytes {
-    protocols.iter().find(|(known, _)| known == name).map(|(_, metadata)| metadata.clone()).unwrap_or_default()
+    protocols
+        .iter()
+        .find(|(known, _)| known == name)
+        .map(|(_, metadata)| metadata.clone())
+        .unwrap_or_default()
 }

@@ -160,7 +160,11 @@ impl Group {
                 client_host: stored.client_host,
                 session_timeout,
                 rebalance_timeout: Duration::from_millis(stored.rebalance_timeout_ms.into()),
-                protocols: stored.protocols.into_iter().map(|p| (p.name, p.metadata)).collect(),
+                protocols: stored
+                    .protocols
+                    .into_iter()
+                    .map(|p| (p.name, p.metadata))
+                    .collect(),
                 assignment: stored.assignment,
                 order: group.arrivals,
                 deadline: now + session_timeout,
@@ -228,7 +232,11 @@ impl Group {
     }
 
     fn check_generation(&self, generation: i32) -> Result<(), ResponseError> {
-        if generation == self.generation { Ok(()) } else { Err(ResponseError::IllegalGeneration) }
+        if generation == self.generation {
+            Ok(())
+        } else {
+            Err(ResponseError::IllegalGeneration)
+        }
     }
 
     fn touch(&mut self, member_id: &str, now: Instant) {
@@ -281,11 +289,19 @@ impl Group {
 
     /// When something happens by itself.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let sessions = self.members.values().filter(|member| !member.is_waiting()).map(|member| member.deadline);
+        let sessions = self
+            .members
+            .values()
+            .filter(|member| !member.is_waiting())
+            .map(|member| member.deadline);
         let preparing = self.preparing.map(|preparing| match preparing.earliest {
             Some(earliest) => earliest.min(preparing.deadline),
             None => preparing.deadline,
         });
-        sessions.chain(self.pending.values().copied()).chain(preparing).chain(self.sync_deadline).min()
+        sessions
+            .chain(self.pending.values().copied())
+            .chain(preparing)
+            .chain(self.sync_deadline)
+            .min()
     }
 }

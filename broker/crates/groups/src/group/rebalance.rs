@@ -16,12 +16,20 @@ pub(super) fn select_protocol<'a>(members: impl Iterator<Item = &'a Member> + Cl
     let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
     for member in members.clone() {
         let common = |name: &&str| members.clone().all(|other| knows(other, name));
-        if let Some(name) = member.protocols.iter().map(|(name, _)| name.as_str()).find(common) {
+        if let Some(name) = member
+            .protocols
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .find(common)
+        {
             *votes.entry(name).or_default() += 1;
         }
     }
     let most = votes.values().copied().max()?;
-    votes.into_iter().find(|(_, count)| *count == most).map(|(name, _)| name.to_owned())
+    votes
+        .into_iter()
+        .find(|(_, count)| *count == most)
+        .map(|(name, _)| name.to_owned())
 }
 
 impl Group {
@@ -37,7 +45,11 @@ impl Group {
             let timeout = self.rebalance_timeout();
             let first = self.state == State::Empty && !self.initial_delay.is_zero();
             let earliest = first.then(|| now + self.initial_delay.min(timeout));
-            self.preparing = Some(Preparing { earliest, more: false, deadline: now + timeout });
+            self.preparing = Some(Preparing {
+                earliest,
+                more: false,
+                deadline: now + timeout,
+            });
             self.sync_deadline = None;
             self.state = State::PreparingRebalance;
         }
@@ -45,12 +57,18 @@ impl Group {
     }
 
     fn rebalance_timeout(&self) -> Duration {
-        self.members.values().map(|member| member.rebalance_timeout).max().unwrap_or_default()
+        self.members
+            .values()
+            .map(|member| member.rebalance_timeout)
+            .max()
+            .unwrap_or_default()
     }
 
     /// Ends the join phase if all are there or the time is over.
     pub(super) fn try_complete(&mut self, now: Instant, time: Timestamp, replies: &mut Vec<Reply>) {
-        let Some(preparing) = &mut self.preparing else { return };
+        let Some(preparing) = &mut self.preparing else {
+            return;
+        };
         let late = now >= preparing.deadline;
         if let Some(earliest) = preparing.earliest
             && !late
@@ -72,14 +90,23 @@ impl Group {
         }
         // Static members that are late stay until their session ends: they may only be restarting.
         let gone = |member: &Member| member.join.is_none() && member.instance_id.is_none();
-        let gone: Vec<String> = self.members.values().filter(|member| gone(member)).map(|m| m.id.clone()).collect();
+        let gone: Vec<String> = self
+            .members
+            .values()
+            .filter(|member| gone(member))
+            .map(|m| m.id.clone())
+            .collect();
         for id in gone {
             self.forget(&id, replies);
         }
         if !self.members.is_empty() && self.members.values().all(|member| member.join.is_none()) {
             // Only static members that have not come back: keep waiting for one of them.
             let timeout = self.rebalance_timeout();
-            self.preparing = Some(Preparing { earliest: None, more: false, deadline: now + timeout });
+            self.preparing = Some(Preparing {
+                earliest: None,
+                more: false,
+                deadline: now + timeout,
+            });
             return;
         }
         self.complete(now, time, replies);
@@ -101,30 +128,42 @@ impl Group {
         let leads = |id: &String| self.members.get(id).is_some_and(|member| member.join.is_some());
         if !self.leader.as_ref().is_some_and(leads) {
             let joined = self.members.values().filter(|member| member.join.is_some());
-            self.leader = joined.min_by_key(|member| member.order).map(|member| member.id.clone());
+            self.leader = joined
+                .min_by_key(|member| member.order)
+                .map(|member| member.id.clone());
         }
         self.state = State::CompletingRebalance;
         self.sync_deadline = Some(now + self.rebalance_timeout());
         let ids: Vec<String> = self.members.keys().cloned().collect();
         for id in ids {
-            let Some(member) = self.members.get_mut(&id) else { continue };
+            let Some(member) = self.members.get_mut(&id) else {
+                continue;
+            };
             member.touch(now);
             if let Some(ticket) = member.join.take() {
-                replies.push(Reply { ticket, response: self.joined(&id, false) });
+                replies.push(Reply {
+                    ticket,
+                    response: self.joined(&id, false),
+                });
             }
         }
     }
 
     /// Takes a member out of the tables. What it waits for is answered.
     fn forget(&mut self, id: &str, replies: &mut Vec<Reply>) {
-        let Some(member) = self.members.remove(id) else { return };
+        let Some(member) = self.members.remove(id) else {
+            return;
+        };
         if let Some(instance) = &member.instance_id
             && self.statics.get(instance).is_some_and(|current| current == id)
         {
             self.statics.remove(instance);
         }
         if let Some(ticket) = member.join {
-            replies.push(Reply { ticket, response: refused(id, ResponseError::UnknownMemberId) });
+            replies.push(Reply {
+                ticket,
+                response: refused(id, ResponseError::UnknownMemberId),
+            });
         }
         if let Some(ticket) = member.sync {
             replies.push(sync::refused(ticket, ResponseError::UnknownMemberId));
@@ -157,9 +196,11 @@ impl Group {
             return Ok(());
         }
         let id = match instance_id {
-            Some(instance) if member_id.is_empty() => {
-                self.statics.get(instance).cloned().ok_or(ResponseError::UnknownMemberId)?
-            }
+            Some(instance) if member_id.is_empty() => self
+                .statics
+                .get(instance)
+                .cloned()
+                .ok_or(ResponseError::UnknownMemberId)?,
             _ => {
                 self.find(member_id, instance_id)?;
                 member_id.to_owned()
@@ -178,15 +219,24 @@ impl Group {
             self.try_complete(now, time, &mut replies);
         }
         let dead = |member: &&Member| !member.is_waiting() && member.deadline <= now;
-        let dead: Vec<String> = self.members.values().filter(dead).map(|member| member.id.clone()).collect();
+        let dead: Vec<String> = self
+            .members
+            .values()
+            .filter(dead)
+            .map(|member| member.id.clone())
+            .collect();
         for id in dead {
             tracing::info!(member = id, "session over");
             self.remove(now, time, &id, &mut replies);
         }
         if self.sync_deadline.is_some_and(|deadline| deadline <= now) {
             self.sync_deadline = None;
-            let late: Vec<String> =
-                self.members.values().filter(|member| member.sync.is_none()).map(|m| m.id.clone()).collect();
+            let late: Vec<String> = self
+                .members
+                .values()
+                .filter(|member| member.sync.is_none())
+                .map(|m| m.id.clone())
+                .collect();
             for id in late {
                 self.remove(now, time, &id, &mut replies);
             }

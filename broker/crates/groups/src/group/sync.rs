@@ -25,7 +25,10 @@ pub(crate) struct Sync {
 /// A refusal.
 pub(crate) fn refused(ticket: Ticket, error: ResponseError) -> Reply {
     let response = SyncGroupResponse::default().with_error_code(error.code());
-    Reply { ticket, response: ResponseKind::SyncGroup(response) }
+    Reply {
+        ticket,
+        response: ResponseKind::SyncGroup(response),
+    }
 }
 
 impl Group {
@@ -68,7 +71,10 @@ impl Group {
             }
             State::Stable => {
                 self.touch(&sync.member_id, now);
-                let assignment = self.members.get(&sync.member_id).map(|member| member.assignment.clone());
+                let assignment = self
+                    .members
+                    .get(&sync.member_id)
+                    .map(|member| member.assignment.clone());
                 replies.push(self.synced(sync.ticket, assignment.unwrap_or_default()));
                 Ok(())
             }
@@ -94,7 +100,11 @@ impl Group {
                 answered.push((ticket, member.assignment.clone()));
             }
         }
-        replies.extend(answered.into_iter().map(|(ticket, assignment)| self.synced(ticket, assignment)));
+        replies.extend(
+            answered
+                .into_iter()
+                .map(|(ticket, assignment)| self.synced(ticket, assignment)),
+        );
     }
 
     fn synced(&self, ticket: Ticket, assignment: Bytes) -> Reply {
@@ -103,6 +113,9 @@ impl Group {
             .with_protocol_type(self.protocol_type.as_ref().map(text))
             .with_protocol_name(self.protocol.as_ref().map(text))
             .with_assignment(assignment);
-        Reply { ticket, response: ResponseKind::SyncGroup(response) }
+        Reply {
+            ticket,
+            response: ResponseKind::SyncGroup(response),
+        }
     }
 }

@@ -29,17 +29,29 @@ impl Lab {
     fn new(delay: Duration) -> Lab {
         let now = Env::simulated(1).instant();
         let group = Group::new(delay, TIME);
-        Lab { group, now, tickets: 0, joined: BTreeMap::new(), synced: BTreeMap::new() }
+        Lab {
+            group,
+            now,
+            tickets: 0,
+            joined: BTreeMap::new(),
+            synced: BTreeMap::new(),
+        }
     }
 
     fn take(&mut self, replies: Vec<Reply>) {
         for reply in replies {
             match reply.response {
                 ResponseKind::JoinGroup(response) => {
-                    assert!(self.joined.insert(reply.ticket, response).is_none(), "answered twice");
+                    assert!(
+                        self.joined.insert(reply.ticket, response).is_none(),
+                        "answered twice"
+                    );
                 }
                 ResponseKind::SyncGroup(response) => {
-                    assert!(self.synced.insert(reply.ticket, response).is_none(), "answered twice");
+                    assert!(
+                        self.synced.insert(reply.ticket, response).is_none(),
+                        "answered twice"
+                    );
                 }
                 other => panic!("{other:?}"),
             }
@@ -63,7 +75,10 @@ impl Lab {
             session_timeout: SESSION,
             rebalance_timeout: REBALANCE,
             protocol_type: "consumer".to_owned(),
-            protocols: protocols.iter().map(|name| ((*name).to_owned(), Bytes::from("topics"))).collect(),
+            protocols: protocols
+                .iter()
+                .map(|name| ((*name).to_owned(), Bytes::from("topics")))
+                .collect(),
             requires_known_member: true,
             can_skip_assignment: true,
             unique: Uuid::from_u128(self.tickets.into()),
@@ -96,7 +111,10 @@ impl Lab {
             generation,
             protocol_type: Some("consumer".to_owned()),
             protocol: Some("range".to_owned()),
-            assignments: assignments.iter().map(|(id, text)| ((*id).to_owned(), Bytes::from((*text).to_owned()))).collect(),
+            assignments: assignments
+                .iter()
+                .map(|(id, text)| ((*id).to_owned(), Bytes::from((*text).to_owned())))
+                .collect(),
         };
         let replies = self.group.sync(self.now, TIME, sync);
         self.take(replies);
@@ -104,7 +122,10 @@ impl Lab {
     }
 
     fn join_code(&self, ticket: Ticket) -> i16 {
-        self.joined.get(&ticket).unwrap_or_else(|| panic!("join {ticket} waits")).error_code
+        self.joined
+            .get(&ticket)
+            .unwrap_or_else(|| panic!("join {ticket} waits"))
+            .error_code
     }
 
     /// Two members in a stable generation; the first leads.
@@ -127,12 +148,22 @@ impl Lab {
 fn three_members_that_join_at_once_are_one_generation() {
     let mut lab = Lab::new(DELAY);
     let members: Vec<(String, Ticket)> = (0..3).map(|_| lab.enter()).collect();
-    assert!(members.iter().all(|(_, ticket)| !lab.joined.contains_key(ticket)), "the first waits for others");
+    assert!(
+        members.iter().all(|(_, ticket)| !lab.joined.contains_key(ticket)),
+        "the first waits for others"
+    );
     lab.pass(DELAY);
     lab.pass(DELAY);
     let answers: Vec<&JoinGroupResponse> = members.iter().map(|(_, ticket)| &lab.joined[ticket]).collect();
-    assert!(answers.iter().all(|answer| answer.error_code == 0 && answer.generation_id == 1));
-    let leaders = answers.iter().filter(|answer| answer.leader == answer.member_id).count();
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.error_code == 0 && answer.generation_id == 1)
+    );
+    let leaders = answers
+        .iter()
+        .filter(|answer| answer.leader == answer.member_id)
+        .count();
     assert_eq!(leaders, 1);
     let told: Vec<usize> = answers.iter().map(|answer| answer.members.len()).collect();
     assert_eq!(told, [3, 0, 0], "the leader alone is told who is there");
@@ -142,7 +173,10 @@ fn three_members_that_join_at_once_are_one_generation() {
 fn a_member_that_joins_a_stable_group_starts_a_new_generation() {
     let (mut lab, a, b) = Lab::stable_pair();
     let (_, third) = lab.enter();
-    assert_eq!(lab.group.heartbeat(lab.now, &a, None, 1), Err(ResponseError::RebalanceInProgress));
+    assert_eq!(
+        lab.group.heartbeat(lab.now, &a, None, 1),
+        Err(ResponseError::RebalanceInProgress)
+    );
     let (again_a, again_b) = (lab.join(&a), lab.join(&b));
     for ticket in [third, again_a, again_b] {
         assert_eq!((lab.join_code(ticket), lab.joined[&ticket].generation_id), (0, 2));
@@ -166,7 +200,10 @@ fn the_session_of_a_silent_member_ends_and_the_rest_goes_on() {
     assert!(!lab.group.members.contains_key(&b));
     let again = lab.join(&a);
     assert_eq!((lab.join_code(again), lab.joined[&again].generation_id), (0, 2));
-    assert_eq!(lab.group.heartbeat(lab.now, &b, None, 1), Err(ResponseError::UnknownMemberId));
+    assert_eq!(
+        lab.group.heartbeat(lab.now, &b, None, 1),
+        Err(ResponseError::UnknownMemberId)
+    );
 }
 
 #[test]
@@ -193,7 +230,10 @@ fn a_leader_that_fails_before_it_assigns_is_replaced() {
     assert!(!lab.synced.contains_key(&waits));
     lab.pass(SESSION + Duration::from_secs(1));
     assert!(!lab.group.members.contains_key(&a));
-    assert_eq!(lab.synced[&waits].error_code, ResponseError::RebalanceInProgress.code());
+    assert_eq!(
+        lab.synced[&waits].error_code,
+        ResponseError::RebalanceInProgress.code()
+    );
     let again = lab.join(&b);
     assert_eq!(lab.joined[&again].leader, lab.joined[&again].member_id);
 }
@@ -207,10 +247,17 @@ fn a_member_that_leaves_makes_room_at_once() {
     let again = lab.join(&a);
     assert_eq!(lab.joined[&again].generation_id, 2);
     let mut replies = Vec::new();
-    assert_eq!(lab.group.leave(lab.now, TIME, &b, None, &mut replies), Err(ResponseError::UnknownMemberId));
+    assert_eq!(
+        lab.group.leave(lab.now, TIME, &b, None, &mut replies),
+        Err(ResponseError::UnknownMemberId)
+    );
     assert_eq!(lab.group.leave(lab.now, TIME, &a, None, &mut replies), Ok(()));
     assert_eq!(lab.group.state, State::Empty);
-    assert!(lab.group.take_record().is_some_and(|record| record.members.is_empty()));
+    assert!(
+        lab.group
+            .take_record()
+            .is_some_and(|record| record.members.is_empty())
+    );
 }
 
 #[test]
@@ -221,12 +268,18 @@ fn a_static_member_comes_back_under_its_name_without_a_rebalance() {
     lab.sync(&id, 1, &[(&id, "mine")]);
     let again = lab.join_as("", Some("host-1"), &["range"]);
     let answer = lab.joined[&again].clone();
-    assert_eq!((answer.error_code, answer.generation_id, answer.skip_assignment), (0, 1, true));
+    assert_eq!(
+        (answer.error_code, answer.generation_id, answer.skip_assignment),
+        (0, 1, true)
+    );
     assert_ne!(answer.member_id.as_str(), id);
     let synced = lab.sync(&answer.member_id, 1, &[]);
     assert_eq!(lab.synced[&synced].assignment, "mine");
     // Its former self is fenced.
-    assert_eq!(lab.group.heartbeat(lab.now, &id, Some("host-1"), 1), Err(ResponseError::FencedInstanceId));
+    assert_eq!(
+        lab.group.heartbeat(lab.now, &id, Some("host-1"), 1),
+        Err(ResponseError::FencedInstanceId)
+    );
     let fenced = lab.join_as(&id, Some("host-1"), &["range"]);
     assert_eq!(lab.join_code(fenced), ResponseError::FencedInstanceId.code());
 }
@@ -235,16 +288,25 @@ fn a_static_member_comes_back_under_its_name_without_a_rebalance() {
 fn members_must_have_a_protocol_in_common() {
     let (mut lab, ..) = Lab::stable_pair();
     let ticket = lab.join_as("", None, &["sticky"]);
-    assert_eq!(lab.join_code(ticket), ResponseError::InconsistentGroupProtocol.code());
+    assert_eq!(
+        lab.join_code(ticket),
+        ResponseError::InconsistentGroupProtocol.code()
+    );
     let ticket = lab.join_as("", None, &[]);
-    assert_eq!(lab.join_code(ticket), ResponseError::InconsistentGroupProtocol.code());
+    assert_eq!(
+        lab.join_code(ticket),
+        ResponseError::InconsistentGroupProtocol.code()
+    );
 }
 
 #[test]
 fn the_protocol_most_members_want_wins() {
     let mut lab = Lab::new(Duration::ZERO);
     let a = lab.join_as("", Some("a"), &["sticky", "range"]);
-    let (b, c) = (lab.join_as("", Some("b"), &["range", "sticky"]), lab.join_as("", Some("c"), &["range", "sticky"]));
+    let (b, c) = (
+        lab.join_as("", Some("b"), &["range", "sticky"]),
+        lab.join_as("", Some("c"), &["range", "sticky"]),
+    );
     let id = lab.joined[&a].member_id.to_string();
     let again = lab.join_as(&id, Some("a"), &["sticky", "range"]);
     for ticket in [b, c, again] {
@@ -267,9 +329,18 @@ fn commits_are_judged_by_member_and_generation() {
     let (mut lab, a, _) = Lab::stable_pair();
     let now = lab.now;
     assert_eq!(lab.group.check_commit(now, &a, None, 1), Ok(()));
-    assert_eq!(lab.group.check_commit(now, &a, None, 0), Err(ResponseError::IllegalGeneration));
-    assert_eq!(lab.group.check_commit(now, "stranger", None, 1), Err(ResponseError::UnknownMemberId));
-    assert_eq!(lab.group.check_commit(now, "", None, -1), Err(ResponseError::UnknownMemberId));
+    assert_eq!(
+        lab.group.check_commit(now, &a, None, 0),
+        Err(ResponseError::IllegalGeneration)
+    );
+    assert_eq!(
+        lab.group.check_commit(now, "stranger", None, 1),
+        Err(ResponseError::UnknownMemberId)
+    );
+    assert_eq!(
+        lab.group.check_commit(now, "", None, -1),
+        Err(ResponseError::UnknownMemberId)
+    );
     let mut empty = Group::new(DELAY, TIME);
     assert_eq!(empty.check_commit(now, "", None, -1), Ok(()));
     let mut young = Lab::new(DELAY);
@@ -277,7 +348,10 @@ fn commits_are_judged_by_member_and_generation() {
     young.pass(DELAY);
     young.pass(DELAY);
     let now = young.now;
-    assert_eq!(young.group.check_commit(now, &id, None, 1), Err(ResponseError::RebalanceInProgress));
+    assert_eq!(
+        young.group.check_commit(now, &id, None, 1),
+        Err(ResponseError::RebalanceInProgress)
+    );
 }
 
 #[test]
