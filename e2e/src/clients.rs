@@ -1,11 +1,15 @@
 //! Client libraries as separate programs that print what they saw; see `e2e/clients/README.md`.
 
+use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use parking_lot::Mutex;
 
 /// A client library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,7 @@ pub const LIBRARIES: [Library; 4] = [
 
 /// Runs of a client end after this time at the latest.
 const LIMIT: Duration = Duration::from_secs(240);
+const LOOK: Duration = Duration::from_millis(50);
 
 impl Library {
     fn command(self) -> anyhow::Result<Command> {
@@ -85,9 +90,9 @@ impl Library {
 /// A client at work. Killed when dropped.
 pub struct Running {
     library: Library,
-    child: Option<Child>,
-    output: std::thread::JoinHandle<std::io::Result<Vec<u8>>>,
-    errors: std::thread::JoinHandle<std::io::Result<Vec<u8>>>,
+    child: Child,
+    output: Gathered,
+    errors: Gathered,
 }
 
 impl Running {
@@ -99,11 +104,11 @@ impl Running {
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {command:?}"))?;
-        let output = drain(child.stdout.take().context("no stdout")?);
-        let errors = drain(child.stderr.take().context("no stderr")?);
+        let output = Gathered::from(child.stdout.take().context("no stdout")?);
+        let errors = Gathered::from(child.stderr.take().context("no stderr")?);
         Ok(Running {
             library,
-            child: Some(child),
+            child,
             output,
             errors,
         })
@@ -111,58 +116,97 @@ impl Running {
 
     /// Waits for its end and gives what it printed.
     pub fn finish(mut self) -> anyhow::Result<String> {
-        let mut child = self.child.take().context("already ended")?;
         let start = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait()? {
-                break Some(status);
+        while start.elapsed() < LIMIT {
+            let Some(status) = self.child.try_wait()? else {
+                std::thread::sleep(LOOK);
+                continue;
+            };
+            let errors = self.errors.wait();
+            if !status.success() {
+                bail!("{:?} ended with {status}:\n{errors}", self.library);
             }
-            if start.elapsed() > LIMIT {
-                let _ = child.kill();
-                let _ = child.wait();
-                break None;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        };
-        let text = |handle: std::thread::JoinHandle<std::io::Result<Vec<u8>>>| {
-            let bytes = handle.join().ok().and_then(Result::ok).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        let library = self.library;
-        let placeholder = || std::thread::spawn(|| Ok(Vec::new()));
-        let output = text(std::mem::replace(&mut self.output, placeholder()));
-        let errors = text(std::mem::replace(&mut self.errors, placeholder()));
-        match status {
-            Some(status) if status.success() => Ok(output),
-            Some(status) => bail!("{library:?} ended with {status}:\n{errors}"),
-            None => bail!(
-                "{library:?} did not end within {LIMIT:?}; it printed {} lines:\n{errors}",
-                output.lines().count()
-            ),
+            return Ok(self.output.wait());
         }
+        self.too_slow(&format!("did not end within {LIMIT:?}"))
+    }
+
+    /// Waits until it has printed so many lines.
+    pub fn wait_for_lines(&mut self, count: usize) -> anyhow::Result<()> {
+        let start = Instant::now();
+        while self.output.lines() < count {
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || start.elapsed() > LIMIT {
+                return self.too_slow(&format!(
+                    "printed less than {count} lines (exit status {ended:?})"
+                ));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// SIGKILL; gives what it had printed.
+    pub fn kill(mut self) -> anyhow::Result<String> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(self.output.wait())
+    }
+
+    fn too_slow<T>(&mut self, what: &str) -> anyhow::Result<T> {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let (lines, errors) = (self.output.lines(), self.errors.wait());
+        bail!("{:?} {what}; it printed {lines} lines:\n{errors}", self.library)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-fn drain(mut from: impl std::io::Read + Send + 'static) -> std::thread::JoinHandle<std::io::Result<Vec<u8>>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes)?;
-        Ok(bytes)
-    })
+/// What a process has written to a pipe.
+struct Gathered {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Gathered {
+    fn from(mut pipe: impl Read + Send + 'static) -> Gathered {
+        let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let shared = bytes.clone();
+        let reader = std::thread::spawn(move || {
+            let mut chunk = [0; 1 << 16];
+            while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+                shared.lock().extend(&chunk[..count]);
+            }
+        });
+        Gathered {
+            bytes,
+            reader: Some(reader),
+        }
+    }
+
+    fn lines(&self) -> usize {
+        self.bytes.lock().iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// All of it, once the process has ended.
+    fn wait(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        String::from_utf8_lossy(&self.bytes.lock()).into_owned()
+    }
 }
 
 fn python(script: &Path) -> anyhow::Result<Command> {
     let mut command = Command::new(tool("client-python")?.join("bin/python"));
-    command.arg(script);
+    // What it has printed must be seen at once: it may be killed.
+    command.arg("-u").arg(script);
     Ok(command)
 }
 
@@ -187,7 +231,7 @@ pub fn kcat(args: &[&str], input: &[u8]) -> anyhow::Result<Output> {
 
 /// Path of an external tool, built by `cargo xtask tools` when it is not in the cache.
 pub fn tool(name: &str) -> anyhow::Result<PathBuf> {
-    static TOOLS: OnceLock<parking_lot::Mutex<std::collections::BTreeMap<String, PathBuf>>> = OnceLock::new();
+    static TOOLS: OnceLock<Mutex<BTreeMap<String, PathBuf>>> = OnceLock::new();
     let known = TOOLS.get_or_init(Default::default);
     let mut known = known.lock();
     if let Some(path) = known.get(name) {

@@ -20,3 +20,4 @@ pub mod history;
 pub mod node;
 pub mod s3;
 pub mod s3_proxy;
+pub mod wire;

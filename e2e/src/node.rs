@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -32,10 +33,20 @@ fn target_dir() -> PathBuf {
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that nobody listens on. Below those that the system gives to outgoing connections, so that none of these
+/// takes it before its server starts; each process of tests has a stretch of its own.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    const STRETCH: u32 = 400;
+    let base = 10_000 + (std::process::id() % 50) * STRETCH;
+    for _ in 0..STRETCH {
+        let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % STRETCH;
+        let port = u16::try_from(port).expect("below 30000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port between {base} and {}", base + STRETCH);
 }
 
 /// One process of the cluster.
@@ -109,6 +120,14 @@ impl Node {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
+        }
+    }
+
+    /// Removes its views and caches; a broker may have none.
+    pub fn delete_data(&self) -> anyhow::Result<()> {
+        match std::fs::remove_dir_all(&self.data_dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
         }
     }
 
@@ -271,13 +290,18 @@ impl Cluster {
             coordinators,
             dir,
         };
-        for node in cluster.coordinators.iter_mut().chain(&mut cluster.brokers) {
+        for node in cluster.nodes() {
             node.start()?;
         }
-        for node in cluster.coordinators.iter_mut().chain(&mut cluster.brokers) {
+        for node in cluster.nodes() {
             node.wait_ready()?;
         }
         Ok(cluster)
+    }
+
+    /// All of them.
+    pub fn nodes(&mut self) -> impl Iterator<Item = &mut Node> {
+        self.coordinators.iter_mut().chain(&mut self.brokers)
     }
 
     /// Addresses of all brokers for clients of unknown zone.

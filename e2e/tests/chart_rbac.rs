@@ -37,7 +37,6 @@ const RELEASE: &str = "diskless-operator";
 struct Installed {
     child: Child,
     log: NamedTempFile,
-    port: u16,
     namespace: String,
 }
 
@@ -125,7 +124,6 @@ impl Installed {
         let operator = Self {
             child,
             log,
-            port,
             namespace: namespace.to_owned(),
         };
         for probe in [

@@ -153,6 +153,9 @@ fn a_client_is_sent_to_brokers_of_the_zone_whose_port_it_uses() -> anyhow::Resul
         .iter()
         .find(|node| node.zone == "b")
         .expect("zone b");
+    // As in Kafka, the first answer about a new topic may be that it is being created.
+    let created = kcat(&["-P", "-b", &cluster.bootstrap(), "-t", "zoned"], b"one\n")?;
+    assert!(created.status.success());
     for entry in &cluster.brokers {
         // Any broker's port for zone b: leaders must be brokers of zone b, at their ports for zone b.
         let address = format!("127.0.0.1:{}", entry.zone_ports["b"]);

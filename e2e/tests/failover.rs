@@ -148,30 +148,14 @@ fn every_view_and_cache_can_be_deleted() -> anyhow::Result<()> {
         2_000,
     );
     assert_eq!(history.acked.len(), 2_000);
-    let nodes = || 0..5usize;
-    for i in nodes() {
-        let node = if i < 3 {
-            &mut cluster.brokers[i]
-        } else {
-            &mut cluster.coordinators[i - 3]
-        };
+    for node in cluster.nodes() {
         node.kill();
-        std::fs::remove_dir_all(&node.data_dir)?;
+        node.delete_data()?;
     }
-    for i in nodes() {
-        let node = if i < 3 {
-            &mut cluster.brokers[i]
-        } else {
-            &mut cluster.coordinators[i - 3]
-        };
+    for node in cluster.nodes() {
         node.start()?;
     }
-    for i in nodes() {
-        let node = if i < 3 {
-            &mut cluster.brokers[i]
-        } else {
-            &mut cluster.coordinators[i - 3]
-        };
+    for node in cluster.nodes() {
         node.wait_ready()?;
     }
     history.add_consumer(

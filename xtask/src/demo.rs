@@ -217,7 +217,7 @@ fn install_operator(cluster: &Cluster, tag: &str) -> anyhow::Result<()> {
         ("image.tag", tag),
         ("brokerImage", &cluster.image(&Kind::Broker.image(tag))),
     ] {
-        helm.arg("--set").arg(format!("{key}={value}"));
+        helm.arg("--set-string").arg(format!("{key}={value}"));
     }
     run::quiet(&mut helm)
 }

@@ -85,6 +85,8 @@ func consume(bootstrap, topic, group string, count, seconds int) error {
 		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumerGroup(group),
+		// The one that all libraries know: they may meet in a group.
+		kgo.Balancers(kgo.RangeBalancer()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.SessionTimeout(10*time.Second),
 		kgo.AutoCommitInterval(500*time.Millisecond),

@@ -42,6 +42,8 @@ pub struct GroupService {
     state: Mutex<Groups>,
     /// A deadline came nearer.
     sooner: Notify,
+    /// A group has no save under way any more.
+    saved: Notify,
 }
 
 #[derive(Default)]
@@ -90,6 +92,7 @@ impl GroupService {
             settings,
             state: Mutex::default(),
             sooner: Notify::new(),
+            saved: Notify::new(),
         });
         let running = service.clone();
         env.spawn(async move {
@@ -347,19 +350,23 @@ impl GroupService {
     }
 
     /// Deletes a group without members and all its offsets. False: there is none, or it does not fit.
-    async fn delete_group(
-        &self,
-        group: &str,
-        fits: impl FnOnce(&Group) -> bool,
-    ) -> Result<bool, ResponseError> {
-        let begun = self.with(group, |state| {
-            let idle = !state.saving.contains_key(group);
-            let fits = state
-                .groups
-                .get(group)
-                .is_some_and(|found| idle && found.is_empty() && fits(found));
-            fits && state.deleting.insert(group.to_owned())
-        })?;
+    async fn delete_group(&self, group: &str, fits: impl Fn(&Group) -> bool) -> Result<bool, ResponseError> {
+        let begun = loop {
+            // A save that ended after the deletion would bring the group back: the last member may just have left.
+            let saved = self.saved.notified();
+            let begun = self.with(group, |state| {
+                let idle = !state.saving.contains_key(group);
+                let fits = state
+                    .groups
+                    .get(group)
+                    .is_some_and(|found| found.is_empty() && fits(found));
+                idle.then(|| fits && state.deleting.insert(group.to_owned()))
+            })?;
+            match begun {
+                Some(begun) => break begun,
+                None => saved.await,
+            }
+        };
         if !begun {
             return Ok(false);
         }
@@ -419,6 +426,7 @@ impl GroupService {
                 }
                 None => {
                     state.saving.remove(&group_id);
+                    self.saved.notify_waiters();
                     return;
                 }
             }

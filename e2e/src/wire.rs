@@ -1,0 +1,129 @@
+//! A plain Kafka client for what libraries do not let a test say: any request, in any version, one at a time.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::{Bytes, BytesMut};
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::{ApiKey, CreateTopicsRequest, MetadataRequest, TopicName};
+use kafka_protocol::protocol::{Request, StrBytes};
+use kafka_protocol::records::{
+    Compression, NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Record,
+    RecordBatchEncoder, RecordEncodeOptions, TimestampType,
+};
+
+/// Longer than any request of a test waits at the broker.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// A connection to one broker.
+pub struct Wire {
+    stream: TcpStream,
+    correlation_id: i32,
+}
+
+impl Wire {
+    /// Connects to `host:port`.
+    pub fn connect(address: &str) -> anyhow::Result<Wire> {
+        let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_nodelay(true)?;
+        Ok(Wire {
+            stream,
+            correlation_id: 0,
+        })
+    }
+
+    /// Sends a request and waits for its answer.
+    pub fn call<R: Request>(&mut self, request: &R, version: i16) -> anyhow::Result<R::Response> {
+        self.exchange(request, version)
+            .with_context(|| format!("{:?} v{version}", ApiKey::try_from(R::KEY)))
+    }
+
+    fn exchange<R: Request>(&mut self, request: &R, version: i16) -> anyhow::Result<R::Response> {
+        self.correlation_id += 1;
+        let frame = kafka_wire::client::encode(request, version, self.correlation_id, "e2e")?;
+        self.stream.write_all(&frame)?;
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length).context("no answer")?;
+        let mut body = vec![0; usize::try_from(i32::from_be_bytes(length))?];
+        self.stream.read_exact(&mut body).context("half an answer")?;
+        let (id, response) = kafka_wire::client::decode::<R>(Bytes::from(body), version)?;
+        if id != self.correlation_id {
+            bail!("answer to {id} instead of {}", self.correlation_id);
+        }
+        Ok(response)
+    }
+
+    /// Creates a topic and waits until this broker has leaders for all its partitions.
+    pub fn create_topic(&mut self, name: &str, partitions: i32) -> anyhow::Result<()> {
+        let topic = CreatableTopic::default()
+            .with_name(topic_name(name))
+            .with_num_partitions(partitions)
+            .with_replication_factor(-1);
+        let request = CreateTopicsRequest::default()
+            .with_topics(vec![topic])
+            .with_timeout_ms(30_000);
+        let response = self.call(&request, 7)?;
+        let result = response.topics.first().context("no result")?;
+        if result.error_code != 0 {
+            bail!(
+                "topic {name}: error {} ({:?})",
+                result.error_code,
+                result.error_message
+            );
+        }
+        for _ in 0..300 {
+            let asked = MetadataRequestTopic::default().with_name(Some(topic_name(name)));
+            let response = self.call(&MetadataRequest::default().with_topics(Some(vec![asked])), 12)?;
+            let topic = response.topics.first().context("no topic")?;
+            let led = topic
+                .partitions
+                .iter()
+                .filter(|p| p.error_code == 0 && p.leader_id.0 >= 0);
+            if i32::try_from(led.count())? == partitions {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        bail!("topic {name} has no leaders")
+    }
+}
+
+/// A name as requests hold it.
+pub fn topic_name(name: &str) -> TopicName {
+    TopicName(text(name))
+}
+
+/// A string as requests hold it.
+pub fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+/// A batch of one record for each value, their times counting up from `timestamp`, of no idempotent producer.
+pub fn batch(values: &[&str], timestamp: i64) -> anyhow::Result<Bytes> {
+    let records = (0i32..).zip(values).map(|(i, value)| Record {
+        transactional: false,
+        control: false,
+        delete_horizon: false,
+        partition_leader_epoch: NO_PARTITION_LEADER_EPOCH,
+        producer_id: NO_PRODUCER_ID,
+        producer_epoch: NO_PRODUCER_EPOCH,
+        timestamp_type: TimestampType::Creation,
+        offset: i64::from(i),
+        sequence: NO_SEQUENCE,
+        timestamp: timestamp + i64::from(i),
+        key: None,
+        value: Some(Bytes::from((*value).to_owned())),
+        headers: Default::default(),
+    });
+    let options = RecordEncodeOptions {
+        version: 2,
+        compression: Compression::None,
+    };
+    let mut out = BytesMut::new();
+    RecordBatchEncoder::encode(&mut out, &records.collect::<Vec<_>>(), &options)?;
+    Ok(out.freeze())
+}
