@@ -15,6 +15,8 @@ use crate::node::free_port;
 const BUCKET: &str = "diskless";
 const ACCESS_KEY: &str = "test-access";
 const SECRET_KEY: &str = "test-secret-key";
+/// The server knows this user, but nobody has allowed it anything.
+const STRANGER: &str = "test-stranger";
 const READY: Duration = Duration::from_secs(30);
 
 /// A running server with one bucket; it ends, with all its data, when dropped.
@@ -44,6 +46,11 @@ impl S3Server {
         std::fs::create_dir(&credentials)?;
         std::fs::write(credentials.join("access_key_id"), ACCESS_KEY)?;
         std::fs::write(credentials.join("secret_access_key"), SECRET_KEY)?;
+        let users = dir.path().join("users");
+        std::fs::create_dir(&users)?;
+        let stranger = serde_json::json!({ "access": STRANGER, "secret": SECRET_KEY, "role": "user" });
+        let accounts = serde_json::json!({ "accessAccounts": { STRANGER: stranger } });
+        std::fs::write(users.join("users.json"), accounts.to_string())?;
         let log = std::fs::File::create(dir.path().join("s3.log"))?;
         let port = free_port();
         let mut command = Command::new(program);
@@ -57,6 +64,7 @@ impl S3Server {
         ]);
         command.args(["--region", "us-east-1", "--quiet", "--health", "/health"]);
         command.arg("--access-log").arg(dir.path().join("access.log"));
+        command.arg("--iam-dir").arg(users);
         command.arg("posix").arg(dir.path().join("data"));
         let child = command
             .stdin(Stdio::null())

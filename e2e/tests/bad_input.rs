@@ -134,8 +134,7 @@ fn a_port_in_use_is_named() {
     let text = config("file://DIR/store", "");
     let line = text
         .lines()
-        .filter(|line| line.starts_with("port = "))
-        .next_back()
+        .rfind(|line| line.starts_with("port = "))
         .expect("a port")
         .to_owned();
     let text = text.replace(&line, &format!("port = {port}"));

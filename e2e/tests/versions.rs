@@ -1,5 +1,13 @@
 //! Every API in every version that is served gets an answer that decodes in that version, with the right content.
-#![allow(clippy::disallowed_methods, clippy::expect_used, reason = "tests")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 use std::collections::BTreeSet;
 

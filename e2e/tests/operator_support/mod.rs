@@ -18,7 +18,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 /// How long anything may take; machines under test load are slow.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// A pod with this image never becomes ready.
 pub const BAD_IMAGE: &str = "registry.example.org/bad:1";
 

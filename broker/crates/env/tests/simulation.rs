@@ -1,4 +1,10 @@
 //! What the rest of the project relies on in a simulated world.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
 
 use std::time::Duration;
 
