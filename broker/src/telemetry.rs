@@ -1,5 +1,7 @@
 //! Log lines, for people or as JSON.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
@@ -15,7 +17,10 @@ pub fn start(log: &Log) -> Result<(), ConfigError> {
         _ => EnvFilter::try_new(&log.level).map_err(|error| invalid("log.level", error.to_string()))?,
     };
     let registry = tracing_subscriber::registry().with(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Colours are for a terminal; in a file they would only be in the way.
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let started: Result<(), TryInitError> = match log.format {
         LogFormat::Text => registry.with(lines).try_init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),

@@ -132,6 +132,16 @@ impl S3Server {
         .to_vec()
     }
 
+    /// Credentials of a user who is not allowed anything.
+    pub fn stranger(&self) -> Vec<(String, String)> {
+        [
+            ("AWS_ACCESS_KEY_ID", STRANGER),
+            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec()
+    }
+
     /// Credentials, as the files of a node's `object_store.credentials_dir`.
     pub fn credentials_dir(&self) -> PathBuf {
         self.dir.path().join("credentials")

@@ -2,13 +2,21 @@
 #![allow(clippy::disallowed_methods, clippy::expect_used, reason = "tests")]
 
 use std::fs;
-use std::path::Path;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use e2e::clients::{Library, kcat};
 use e2e::history::History;
 use e2e::node::{Cluster, Plan, binary, free_port};
 use e2e::s3::S3Server;
+use e2e::wire::{Wire, topic_name};
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::{BrokerId, FetchRequest};
 
 /// Runs `serve` with a configuration until it ends by itself.
 fn serve(config: &str, environment: &[(String, String)]) -> Output {
@@ -54,6 +62,10 @@ fn assert_fails(output: &Output, words: &[&str]) {
     );
     for word in words {
         assert!(text.contains(word), "no {word:?} in:\n{text}");
+    }
+    let error = text.lines().last().unwrap_or_default();
+    for part in error.split(": ").filter(|part| part.len() > 20) {
+        assert_eq!(error.matches(part).count(), 1, "it says {part:?} twice:\n{text}");
     }
     assert!(!text.contains("panicked"), "{text}");
 }
@@ -128,8 +140,61 @@ fn a_missing_bucket_and_a_wrong_secret_are_told_apart() -> anyhow::Result<()> {
 }
 
 #[test]
+fn a_bucket_without_permission_is_named() -> anyhow::Result<()> {
+    let s3 = S3Server::start()?;
+    let output = serve(&config(&s3.url("p"), ""), &s3.stranger());
+    assert_fails(&output, &[s3.bucket(), "denied"]);
+    Ok(())
+}
+
+#[test]
+fn a_store_that_lets_two_create_the_same_object_is_refused() -> anyhow::Result<()> {
+    let s3 = S3Server::start()?;
+    let port = tell_all_writers_that_they_won(&s3.endpoint())?;
+    let url = s3.url_through(&format!("http://127.0.0.1:{port}"), "p");
+    let output = serve(&config(&url, ""), &s3.environment());
+    assert_fails(&output, &["If-None-Match", "4 of 4"]);
+    Ok(())
+}
+
+/// A proxy before a store: who is late with creating an object is told that it was the first.
+fn tell_all_writers_that_they_won(endpoint: &str) -> anyhow::Result<u16> {
+    let upstream = endpoint.replace("http://", "");
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
+    std::thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let far = TcpStream::connect(&upstream).expect("the store accepts");
+            let (mut requests, mut to_store) = (
+                near.try_clone().expect("cloned"),
+                far.try_clone().expect("cloned"),
+            );
+            std::thread::spawn(move || std::io::copy(&mut requests, &mut to_store));
+            let (mut answers, mut to_client) = (far, near);
+            std::thread::spawn(move || {
+                let mut chunk = [0; 65536];
+                while let Ok(count @ 1..) = answers.read(&mut chunk) {
+                    let lost = chunk[..count].starts_with(b"HTTP/1.1 412 ");
+                    let sent = if lost {
+                        to_client
+                            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    } else {
+                        to_client.write_all(&chunk[..count])
+                    };
+                    if lost || sent.is_err() {
+                        break;
+                    }
+                }
+                let _ = to_client.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    Ok(port)
+}
+
+#[test]
 fn a_port_in_use_is_named() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("address").port();
     let text = config("file://DIR/store", "");
     let line = text
@@ -228,6 +293,29 @@ fn a_foreign_object_and_a_corrupt_one_are_named_and_nothing_is_lost() -> anyhow:
     });
     cluster.brokers[0].start()?;
     cluster.brokers[0].wait_ready()?;
+    let wanted = FetchPartition::default().with_partition_max_bytes(1 << 20);
+    let topic = FetchTopic::default()
+        .with_topic(topic_name("t"))
+        .with_partitions(vec![wanted]);
+    let request = FetchRequest::default()
+        .with_replica_id(BrokerId(-1))
+        .with_max_wait_ms(1_000)
+        .with_max_bytes(1 << 20)
+        .with_topics(vec![topic]);
+    let mut wire = Wire::connect(&bootstrap)?;
+    let fetched = wire.call(&request, 11)?;
+    let fetched = &fetched.responses[0].partitions[0];
+    assert_eq!(fetched.error_code, ResponseError::CorruptMessage.code());
+    assert!(fetched.records.as_ref().is_none_or(Bytes::is_empty));
+    let line = cluster.brokers[0]
+        .log()
+        .lines()
+        .rfind(|line| line.contains("corrupt"))
+        .map(str::to_owned);
+    assert!(
+        line.as_ref().is_some_and(|line| line.contains("wal/")),
+        "no object is named: {line:?}"
+    );
     let produced = kcat(&["-P", "-b", &bootstrap, "-t", "other", "-p", "0"], b"fine\n")?;
     assert!(produced.status.success());
     let args = [
@@ -245,6 +333,68 @@ fn a_foreign_object_and_a_corrupt_one_are_named_and_nothing_is_lost() -> anyhow:
     ];
     assert_eq!(kcat(&args, b"")?.stdout, b"fine\n");
     assert_eq!(fs::read_to_string(store.join("readme.txt"))?, "not ours");
+    Ok(())
+}
+
+#[test]
+fn a_corrupt_log_entry_is_named_and_nothing_is_lost() -> anyhow::Result<()> {
+    let mut cluster = Cluster::start(Plan {
+        broker_zones: vec!["a"],
+        coordinators: 1,
+        ..Plan::default()
+    })?;
+    let bootstrap = cluster.bootstrap();
+    let mut history = History {
+        idempotent: true,
+        ..History::default()
+    };
+    let produced = Library::FranzGo.produce(&bootstrap, "t", 0, 500, 0)?.finish()?;
+    history.add_producer(&produced, 0, 500);
+    cluster.coordinators[0].kill();
+    cluster.coordinators[0].delete_data()?;
+    // The longest entry of all shards' logs is one with coordinates of batches.
+    let (mut longest, mut size) = (PathBuf::new(), 0);
+    for shard in 0..3 {
+        let log = cluster.dir().join(format!("store/meta/shard-{shard}/log"));
+        for_each_file(&log, &mut |path| {
+            let len = fs::metadata(path).expect("a file").len();
+            if len > size {
+                (longest, size) = (path.to_owned(), len);
+            }
+        });
+    }
+    let intact = fs::read(&longest)?;
+    let mut damaged = intact.clone();
+    damaged[intact.len() / 2] ^= 1;
+    fs::write(&longest, damaged)?;
+    cluster.coordinators[0].start()?;
+    let key = longest
+        .strip_prefix(cluster.dir().join("store"))?
+        .display()
+        .to_string();
+    let start = Instant::now();
+    while !cluster.coordinators[0].log().contains(&key) {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{key} is not named:\n{}",
+            cluster.coordinators[0].log()
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let line = cluster.coordinators[0]
+        .log()
+        .lines()
+        .find(|line| line.contains(&key))
+        .map(str::to_owned);
+    assert!(line.is_some_and(|line| line.contains("corrupt")));
+
+    // With the object as it was, from a backup say, everything is there, without a restart.
+    fs::write(&longest, intact)?;
+    let consumed = Library::FranzGo
+        .consume(&bootstrap, "t", "after", 500, 30)?
+        .finish()?;
+    history.add_consumer(&consumed);
+    history.assert_clean();
     Ok(())
 }
 

@@ -79,7 +79,7 @@ async fn errors_say_what_is_wrong() -> anyhow::Result<()> {
         matches!(
             &error,
             ProbeError::Failed {
-                source: BlobError::Invalid(_),
+                error: BlobError::Invalid(_),
                 ..
             }
         ),
@@ -98,7 +98,7 @@ async fn errors_say_what_is_wrong() -> anyhow::Result<()> {
         matches!(
             &error,
             ProbeError::Failed {
-                source: BlobError::Unavailable(_),
+                error: BlobError::Unavailable(_),
                 ..
             }
         ),
@@ -112,7 +112,7 @@ async fn errors_say_what_is_wrong() -> anyhow::Result<()> {
         matches!(
             &error,
             ProbeError::Failed {
-                source: BlobError::Denied(_),
+                error: BlobError::Denied(_),
                 ..
             }
         ),

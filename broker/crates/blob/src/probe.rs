@@ -12,12 +12,12 @@ const WRITERS: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ProbeError {
     /// It does not do what it was asked: unreachable, no such bucket, a permission is missing.
-    #[error("object store self-test failed to {step}: {source}")]
+    #[error("object store self-test failed to {step}: {error}")]
     Failed {
         /// What was tried.
         step: &'static str,
-        /// What the store said.
-        source: BlobError,
+        /// What the store said (not as a source: a chain of errors would print it twice).
+        error: BlobError,
     },
     /// Create-if-absent is not atomic, so two leaders could both believe that they wrote the log.
     #[error(
@@ -41,9 +41,9 @@ pub async fn probe(store: &dyn BlobStore, env: &Env) -> Result<(), ProbeError> {
     let base = format!("probe/{}", env.uuid());
     let keys: Vec<String> = (0..ROUNDS).map(|round| format!("{base}/{round}")).collect();
     let result = rounds(store, &base, &keys).await;
-    let failed = |source| ProbeError::Failed {
+    let failed = |error| ProbeError::Failed {
         step: "delete an object",
-        source,
+        error,
     };
     let deleted = match store.delete_many(&keys).await {
         Ok(errors) => errors
@@ -56,7 +56,7 @@ pub async fn probe(store: &dyn BlobStore, env: &Env) -> Result<(), ProbeError> {
 }
 
 async fn rounds(store: &dyn BlobStore, base: &str, keys: &[String]) -> Result<(), ProbeError> {
-    let failed = |step| move |source| ProbeError::Failed { step, source };
+    let failed = |step| move |error| ProbeError::Failed { step, error };
     for key in keys {
         let bodies: Vec<Bytes> = (0..WRITERS)
             .map(|writer| Bytes::from(format!("{key} {writer}")))

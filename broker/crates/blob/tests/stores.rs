@@ -152,7 +152,7 @@ async fn the_probe_says_what_failed() {
         error,
         ProbeError::Failed {
             step: "create an object",
-            source: denied()
+            error: denied()
         }
     );
 
@@ -162,7 +162,7 @@ async fn the_probe_says_what_failed() {
         error,
         ProbeError::Failed {
             step: "create an object",
-            source: unavailable()
+            error: unavailable()
         }
     );
 
