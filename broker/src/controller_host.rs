@@ -12,6 +12,7 @@ use kafka_wire::flex::Encode;
 use metalog::{MetadataLog, Owner};
 use parking_lot::Mutex;
 
+use crate::metadata::Metadata;
 use crate::rpc::Pool;
 
 const ANSWER: Duration = Duration::from_secs(5);
@@ -25,6 +26,7 @@ pub struct ControllerHost {
     owner: Owner,
     pool: Pool,
     settings: Settings,
+    metadata: Metadata,
     current: Mutex<Option<Arc<ControllerService>>>,
 }
 
@@ -36,6 +38,7 @@ impl ControllerHost {
         owner: Owner,
         pool: Pool,
         settings: Settings,
+        metadata: Metadata,
     ) -> Arc<ControllerHost> {
         Arc::new(ControllerHost {
             env,
@@ -43,6 +46,7 @@ impl ControllerHost {
             owner,
             pool,
             settings,
+            metadata,
             current: Mutex::new(None),
         })
     }
@@ -68,12 +72,15 @@ impl ControllerHost {
             env: self.env.clone(),
             pool: self.pool.clone(),
         });
+        let image = self.metadata.image();
+        let before = self.metadata.is_known().then(|| image.record());
         let opened = ControllerService::open(
             &self.env,
             self.log.clone(),
             self.owner.clone(),
             rpc,
             self.settings.clone(),
+            before,
         );
         match opened.await {
             Ok(service) => {

@@ -112,6 +112,7 @@ impl Node {
                 owner.clone(),
                 pool.clone(),
                 settings,
+                metadata.clone(),
             );
             Coordination {
                 shards: CoordinatorHost::new(parts),

@@ -2,7 +2,7 @@
 //!
 //! A producer has several requests in flight. When one fails, those behind it must fail, too, or the one that is sent
 //! again would find its place taken. The coordinator sees to that by the sequence numbers, but not for a producer it
-//! knows nothing of: there any sequence is a beginning.
+//! knows nothing of: there any sequence is a beginning. So it is told which batches cannot be one.
 
 use std::time::Duration;
 
@@ -22,16 +22,22 @@ pub(super) type Key = (TopicPartition, i64, i16);
 pub(super) struct Gaps(FastMap<Key, (i32, Instant)>);
 
 impl Gaps {
-    /// Whether a batch may be committed: not if one before it is missing. The missing one itself closes the gap; if it
-    /// fails again it must be [`Gaps::lost`] again.
-    pub(super) fn may_pass(&mut self, key: &Key, sequence: i32) -> bool {
-        match self.0.get(key) {
-            None => true,
-            Some((missing, _)) if *missing == sequence => {
-                self.0.remove(key);
-                true
-            }
-            Some((missing, _)) => is_before(sequence, *missing),
+    /// Whether a batch comes after a lost one. Whether that one has been stored meanwhile, through another broker
+    /// perhaps, only the coordinator knows.
+    pub(super) fn must_follow(&self, key: &Key, sequence: i32) -> bool {
+        self.0
+            .get(key)
+            .is_some_and(|(missing, _)| is_before(*missing, sequence))
+    }
+
+    /// A batch was accepted: what was missing before it is there.
+    pub(super) fn accepted(&mut self, key: &Key, sequence: i32) {
+        let closed = self
+            .0
+            .get(key)
+            .is_some_and(|(missing, _)| !is_before(sequence, *missing));
+        if closed {
+            self.0.remove(key);
         }
     }
 
@@ -75,11 +81,29 @@ mod tests {
         gaps.lost(key, 10, now);
         gaps.lost(key, 5, now);
         gaps.lost(key, 12, now);
-        assert!(gaps.may_pass(&key, 4), "it was sent before");
-        assert!(!gaps.may_pass(&key, 6) && !gaps.may_pass(&key, 10));
-        assert!(gaps.may_pass(&other, 10), "a new epoch begins anew");
-        assert!(gaps.may_pass(&key, 5));
-        assert!(gaps.may_pass(&key, 6) && gaps.may_pass(&key, 12));
+        assert!(!gaps.must_follow(&key, 4), "it was sent before");
+        assert!(!gaps.must_follow(&key, 5), "it is the lost one itself");
+        assert!(gaps.must_follow(&key, 6) && gaps.must_follow(&key, 10));
+        assert!(!gaps.must_follow(&other, 10), "a new epoch begins anew");
+        gaps.accepted(&key, 4);
+        assert!(gaps.must_follow(&key, 6), "an earlier one closes nothing");
+        gaps.accepted(&key, 5);
+        assert!(!gaps.must_follow(&key, 6) && !gaps.must_follow(&key, 12));
+    }
+
+    #[test]
+    fn a_gap_that_was_closed_through_another_broker_is_forgotten() {
+        let now = env::Env::production().instant();
+        let partition = TopicPartition {
+            topic: TopicId::default(),
+            partition: 0,
+        };
+        let key = (partition, 7, 0);
+        let mut gaps = Gaps::default();
+        gaps.lost(key, 5, now);
+        // The coordinator has seen 5 elsewhere, and takes 9.
+        gaps.accepted(&key, 9);
+        assert!(!gaps.must_follow(&key, 10));
     }
 
     #[test]

@@ -14,8 +14,8 @@
 //! - no answer to the commit in time: REQUEST_TIMED_OUT. It may have been stored; a retry of an idempotent producer
 //!   finds out, by its sequence numbers;
 //! - the coordinator refused the batch: its error;
-//! - an earlier batch of the same idempotent producer was lost: OUT_OF_ORDER_SEQUENCE_NUMBER ([`gaps`]), and the client
-//!   sends both again, in order.
+//! - an earlier batch of the same idempotent producer was lost and did not come through another broker meanwhile:
+//!   OUT_OF_ORDER_SEQUENCE_NUMBER ([`gaps`]), and the client sends both again, in order.
 //!
 //! An object whose commit has no known outcome is never deleted here: it may be referred to.
 

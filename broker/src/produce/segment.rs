@@ -184,17 +184,13 @@ impl Writer {
         let start = self.env.instant();
         let Group { batches, turn } = group;
         turn.come().await;
-        let batches = self.without_gaps(batches);
-        if batches.is_empty() {
-            return;
-        }
         let request = CommitFileRequest {
             shard,
             object: file.object,
             uploader: self.node,
             size: file.size,
             owners: file.owners,
-            batches: batches.iter().map(batch_request).collect(),
+            batches: self.batch_requests(&batches),
         };
         let answer = self.commits.commit(&request, deadline).await;
         let took = self.env.instant().saturating_duration_since(start);
@@ -202,6 +198,7 @@ impl Writer {
         match answer {
             Ok(answer) if answer.error_code == 0 && answer.batches.len() == batches.len() => {
                 self.last_success.store(self.env.now().0, Relaxed);
+                self.close_gaps(&batches, &answer.batches);
                 self.resolve(&batches, answer.batches.iter().map(outcome));
             }
             Ok(answer) => {
@@ -224,18 +221,22 @@ impl Writer {
         }
     }
 
-    /// Refuses what must not be committed before a batch that was lost comes again.
-    fn without_gaps(&self, batches: Vec<Placed<Tag>>) -> Vec<Placed<Tag>> {
-        let (pass, refused): (Vec<_>, Vec<_>) = {
-            let mut gaps = self.gaps.lock();
-            let may_pass = |batch: &Placed<Tag>| {
-                producer(batch).is_none_or(|key| gaps.may_pass(&key, batch.tag.header.base_sequence))
-            };
-            batches.into_iter().partition(may_pass)
+    fn batch_requests(&self, batches: &[Placed<Tag>]) -> Vec<BatchRequest> {
+        let gaps = self.gaps.lock();
+        let must_follow = |batch: &Placed<Tag>| {
+            producer(batch).is_some_and(|key| gaps.must_follow(&key, batch.tag.header.base_sequence))
         };
-        let error = Outcome::failed(ResponseError::OutOfOrderSequenceNumber);
-        self.resolve(&refused, std::iter::repeat_n(error, refused.len()));
-        pass
+        let request = |batch| batch_request(batch, must_follow(batch));
+        batches.iter().map(request).collect()
+    }
+
+    fn close_gaps(&self, batches: &[Placed<Tag>], results: &[BatchResult]) {
+        let mut gaps = self.gaps.lock();
+        for (batch, result) in batches.iter().zip(results) {
+            if let Some(key) = producer(batch).filter(|_| result.error_code == 0) {
+                gaps.accepted(&key, batch.tag.header.base_sequence);
+            }
+        }
     }
 
     /// Gives batches up that were not stored, or are not known to be.
@@ -280,7 +281,7 @@ struct File {
     owners: Vec<ShardId>,
 }
 
-fn batch_request(batch: &Placed<Tag>) -> BatchRequest {
+fn batch_request(batch: &Placed<Tag>, must_follow: bool) -> BatchRequest {
     let header = &batch.tag.header;
     BatchRequest {
         topic: batch.partition.topic,
@@ -293,6 +294,7 @@ fn batch_request(batch: &Placed<Tag>) -> BatchRequest {
         producer_id: header.producer_id,
         producer_epoch: header.producer_epoch,
         base_sequence: header.base_sequence,
+        must_follow,
     }
 }
 

@@ -11,6 +11,9 @@ use kafka_wire::ResponseError;
 use crate::ApiError;
 use crate::image::{Config, Topic};
 
+/// Most bytes that names and values of one topic may take together.
+const MAX_BYTES: usize = 32 * 1024;
+
 /// Type of a value, as DescribeConfigs names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -237,7 +240,7 @@ pub fn validate_new(configs: Vec<(String, Option<String>)>) -> Result<Vec<Config
         known(&name)?.validate(&value)?;
         set.insert(name, value.trim().to_owned());
     }
-    Ok(in_order(set))
+    in_order(set)
 }
 
 /// The configurations of a topic after `ops`.
@@ -283,7 +286,7 @@ pub fn alter(current: &[Config], ops: &[(String, Op)]) -> Result<Vec<Config>, Ap
         definition.validate(&value)?;
         set.insert(name.clone(), value);
     }
-    Ok(in_order(set))
+    in_order(set)
 }
 
 fn items_of(list: &str) -> Vec<&str> {
@@ -293,10 +296,22 @@ fn items_of(list: &str) -> Vec<&str> {
         .collect()
 }
 
-fn in_order(set: BTreeMap<String, String>) -> Vec<Config> {
-    set.into_iter()
+/// The configurations as they are kept, bounded: they travel to every node with every picture.
+fn in_order(set: BTreeMap<String, String>) -> Result<Vec<Config>, ApiError> {
+    if set
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum::<usize>()
+        > MAX_BYTES
+    {
+        return Err(invalid(format!(
+            "the configurations of a topic take more than {MAX_BYTES} bytes"
+        )));
+    }
+    Ok(set
+        .into_iter()
         .map(|(name, value)| Config { name, value })
-        .collect()
+        .collect())
 }
 
 /// The configurations of a topic that change how it is served.
@@ -441,6 +456,17 @@ mod tests {
                 .unwrap_err()
                 .error,
             ResponseError::InvalidConfig
+        );
+    }
+
+    #[test]
+    fn configurations_of_a_topic_are_bounded() {
+        let key = "leader.replication.throttled.replicas".to_owned();
+        let long = "0:1,".repeat(10_000);
+        assert!(validate_new(vec![(key.clone(), Some(long.clone()))]).is_err());
+        assert!(
+            alter(&[], &[(key, Op::Append(long.replace("0:1", "0")))]).is_ok(),
+            "of equal items one is kept"
         );
     }
 

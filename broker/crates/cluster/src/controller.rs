@@ -4,7 +4,7 @@
 //! (a new leader fences the old one), so a wrong guess here costs a move, never a record.
 //!
 //! A new controller knows nobody. For a *grace* it only listens: nodes register again and coordinators say what they
-//! lead, which is adopted. Only then are the remaining shards placed and a picture published; otherwise every change of
+//! lead, which is adopted. It ends early when all are back whom the controller before knew. Only then are the remaining shards placed and a picture published; otherwise every change of
 //! controller would move all shards and empty every client's metadata.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +25,15 @@ use crate::state::Metadata;
 /// How long a planned hand-over waits for the old leader to give the shard up.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
+/// How long a new controller listens before it decides anything.
+#[derive(Clone, Debug, Default)]
+pub struct Grace {
+    /// This long,
+    pub longest: Duration,
+    /// or until all of these are back, if there are any.
+    pub awaited: BTreeSet<NodeId>,
+}
+
 /// Liveness, placement and the picture that follows from them.
 pub struct Controller {
     epoch: Epoch,
@@ -32,6 +41,8 @@ pub struct Controller {
     /// Until then nothing is placed or published.
     grace_ends: Instant,
     listening: bool,
+    /// Nodes that lived under the controller before; when all are back there is nobody to wait for.
+    awaited: BTreeSet<NodeId>,
     nodes: BTreeMap<NodeId, Node>,
     /// Where each shard is to be led.
     placement: BTreeMap<ShardId, NodeId>,
@@ -40,6 +51,8 @@ pub struct Controller {
     metadata: Arc<Metadata>,
     /// The published picture; version 0: none yet.
     image: Arc<ImageRecord>,
+    /// Grows when there may be news for somebody.
+    changes: u64,
 }
 
 struct Node {
@@ -48,6 +61,8 @@ struct Node {
     expires: Instant,
     /// The shards it was last told to lead; `None`: it was told nothing yet.
     told: Option<BTreeSet<ShardId>>,
+    /// The process whose place it took; should that one live after all, it is refused.
+    replaced: Option<Uuid>,
 }
 
 struct Leaving {
@@ -59,12 +74,12 @@ struct Leaving {
 }
 
 impl Controller {
-    /// A controller that has just been elected. `grace`: how long it listens before it decides anything.
+    /// A controller that has just been elected, and how long it listens before it decides anything.
     pub fn new(
         owner: &Owner,
         epoch: Epoch,
         session_timeout: Duration,
-        grace: Duration,
+        grace: Grace,
         now: Instant,
     ) -> Controller {
         let image = ImageRecord {
@@ -81,14 +96,21 @@ impl Controller {
         Controller {
             epoch,
             session_timeout,
-            grace_ends: now + grace,
+            grace_ends: now + grace.longest,
             listening: true,
+            awaited: grace.awaited,
             nodes: BTreeMap::new(),
             placement: BTreeMap::new(),
             leaving: BTreeMap::new(),
             metadata: Arc::default(),
             image: Arc::new(image),
+            changes: 0,
         }
+    }
+
+    /// Grows when there may be news for somebody who waits.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Takes note of what the log says now.
@@ -105,37 +127,53 @@ impl Controller {
         if request.node.0 < 0 || !(request.broker || request.coordinator) {
             return Err(ResponseError::InvalidRegistration);
         }
-        self.expire(now);
-        let same = match self.nodes.get(&request.node) {
-            Some(node) if node.said.incarnation != request.incarnation => {
+        let mut news = self.expire(now);
+        let expires = now + self.session_timeout;
+        match self.nodes.get_mut(&request.node) {
+            Some(node) if node.said.incarnation == request.incarnation => {
+                if request.leaving {
+                    self.nodes.remove(&request.node);
+                    tracing::info!(node = %request.node, "node left");
+                    news = true;
+                } else {
+                    let moves = self.leaving.values().any(|leaving| leaving.from == request.node);
+                    news |= moves || is_news(&node.said, request);
+                    node.said = request.clone();
+                    node.expires = expires;
+                }
+            }
+            // Two processes cannot listen on one address: the other one is gone, and this is its next life.
+            Some(node)
+                if node.said.internal != request.internal || node.replaced == Some(request.incarnation) =>
+            {
                 return Err(ResponseError::DuplicateBrokerRegistration);
             }
-            known => known.is_some(),
-        };
-        if request.leaving {
-            self.nodes.remove(&request.node);
-            tracing::info!(node = %request.node, "node left");
-        } else if let (true, Some(node)) = (same, self.nodes.get_mut(&request.node)) {
-            node.said = request.clone();
-            node.expires = now + self.session_timeout;
-        } else {
-            tracing::info!(node = %request.node, zone = request.zone, broker = request.broker,
-                coordinator = request.coordinator, "node registered");
-            let node = Node {
-                said: request.clone(),
-                expires: now + self.session_timeout,
-                told: None,
-            };
-            self.nodes.insert(request.node, node);
+            other if !request.leaving => {
+                tracing::info!(node = %request.node, zone = request.zone, broker = request.broker,
+                    coordinator = request.coordinator, "node registered");
+                let replaced = other.map(|node| node.said.incarnation);
+                let node = Node {
+                    said: request.clone(),
+                    expires,
+                    told: None,
+                    replaced,
+                };
+                self.nodes.insert(request.node, node);
+                news = true;
+            }
+            _ => {}
         }
-        self.settle(now);
+        if news {
+            self.settle(now);
+        }
         Ok(())
     }
 
     /// Lets time pass: nodes that were silent for too long are gone.
     pub fn tick(&mut self, now: Instant) {
-        self.expire(now);
-        self.settle(now);
+        if self.expire(now) || self.listening || !self.leaving.is_empty() {
+            self.settle(now);
+        }
     }
 
     /// When [`Controller::tick`] has something to do.
@@ -232,7 +270,9 @@ impl Controller {
             .collect()
     }
 
-    fn expire(&mut self, now: Instant) {
+    /// True if somebody is gone.
+    fn expire(&mut self, now: Instant) -> bool {
+        let before = self.nodes.len();
         self.nodes.retain(|id, node| {
             let lives = node.expires > now;
             if !lives {
@@ -240,11 +280,14 @@ impl Controller {
             }
             lives
         });
+        self.nodes.len() < before
     }
 
     /// Draws the consequences of whatever has changed.
     fn settle(&mut self, now: Instant) {
-        if self.listening && now >= self.grace_ends && !self.metadata.cluster_id.is_empty() {
+        self.changes += 1;
+        let all_back = !self.awaited.is_empty() && self.awaited.iter().all(|id| self.nodes.contains_key(id));
+        if self.listening && (all_back || now >= self.grace_ends) && !self.metadata.cluster_id.is_empty() {
             self.listening = false;
         }
         let nodes = &self.nodes;
@@ -368,6 +411,13 @@ impl Controller {
             });
         }
     }
+}
+
+/// Whether `new` says anything that `old` did not. What it knows of the picture counts: somebody may wait for that.
+fn is_news(old: &HeartbeatRequest, new: &HeartbeatRequest) -> bool {
+    let mut like_new = old.clone();
+    like_new.max_wait_ms = new.max_wait_ms;
+    like_new != *new
 }
 
 fn broker(said: &HeartbeatRequest) -> Broker {

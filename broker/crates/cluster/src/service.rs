@@ -1,5 +1,6 @@
 //! The controller as it runs: the leader of the log `cluster`, heartbeats, and waiting for what was asked.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use kafka_wire::ResponseError;
 use metalog::{MetadataLog, Owner};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use types::ShardId;
+use types::{NodeId, ShardId};
 use uuid::Uuid;
 
-use crate::controller::Controller;
+use crate::controller::{Controller, Grace};
 use crate::image::{ImageRecord, Shard};
 use crate::protocol::{
     AllocateProducerIdsRequest, AllocateProducerIdsResponse, HeartbeatRequest, HeartbeatResponse,
@@ -68,13 +69,20 @@ pub struct ControllerService {
 impl ControllerService {
     /// Takes the log `cluster` over, forms the cluster if there is none, and starts to serve. Errors: another node was
     /// quicker ([`End::Fenced`]), or the log is broken ([`End::Failed`]).
+    ///
+    /// `before`: the picture of the controller before, if this node has one. It tells whom to wait for.
     pub async fn open(
         env: &Env,
         log: Arc<dyn MetadataLog>,
         owner: Owner,
         rpc: Arc<dyn ShardRpc>,
         settings: Settings,
+        before: Option<&ImageRecord>,
     ) -> Result<Arc<ControllerService>, End> {
+        let grace = Grace {
+            longest: settings.grace,
+            awaited: before.map(awaited).unwrap_or_default(),
+        };
         let (state, metadata) = ClusterState::new();
         let options = Options {
             queue: 256,
@@ -105,7 +113,7 @@ impl ControllerService {
         }
         tracing::info!(cluster = known.cluster_id, %epoch, formed = !formed, "controller");
         // Nobody can lead the shards of a cluster that did not exist.
-        let grace = if formed { settings.grace } else { Duration::ZERO };
+        let grace = if formed { grace } else { Grace::default() };
         let now = env.instant();
         let mut controller = Controller::new(&owner, epoch, settings.session_timeout, grace, now);
         controller.set_metadata(known, now);
@@ -271,8 +279,11 @@ impl ControllerService {
 
     fn update<T>(&self, change: impl FnOnce(&mut Controller, Instant) -> T) -> T {
         let now = self.env.instant();
-        let result = change(&mut self.controller.lock(), now);
-        self.changes.send_modify(|changes| *changes += 1);
+        let mut controller = self.controller.lock();
+        let result = change(&mut controller, now);
+        let present = controller.changes();
+        self.changes
+            .send_if_modified(|changes| std::mem::replace(changes, present) != present);
         result
     }
 
@@ -309,8 +320,20 @@ async fn run(service: Arc<ControllerService>) {
         () = sagas::run(service.clone()) => {}
         end = service.replica.ended() => tracing::info!(?end, "no longer controller"),
     }
-    // Whoever waits for news is to learn it.
-    service.changes.send_modify(|changes| *changes += 1);
+}
+
+/// Everybody who lived, but for the controller itself: its silence is why there is a new one.
+fn awaited(before: &ImageRecord) -> BTreeSet<NodeId> {
+    let brokers = before.brokers.iter().map(|broker| broker.id);
+    let leaders = before
+        .shards
+        .iter()
+        .map(|shard| shard.leader)
+        .filter(|leader| leader.0 >= 0);
+    brokers
+        .chain(leaders)
+        .filter(|id| *id != before.controller)
+        .collect()
 }
 
 fn refused(error: ResponseError) -> HeartbeatResponse {

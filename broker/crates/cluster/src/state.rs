@@ -17,7 +17,9 @@ use crate::image::Config;
 use crate::{ApiError, names};
 
 /// Most partitions that one request may create: bounds what a small request can make of memory (Kafka's bound).
-const MAX_NEW_PARTITIONS: u32 = 10_000;
+pub(crate) const MAX_NEW_PARTITIONS: u32 = 10_000;
+/// Most partitions of a topic: bounds its record, which is logged whole with every change.
+const MAX_PARTITIONS: i32 = 20_000;
 
 /// What is known of the cluster and must not be forgotten. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -474,6 +476,10 @@ impl Judge<'_> {
                 ),
             ));
         }
+        if growth.count > MAX_PARTITIONS {
+            let text = format!("A topic cannot have more than {MAX_PARTITIONS} partitions.");
+            return Err(ApiError::new(ResponseError::PolicyViolation, text));
+        }
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         take(room, more)?;
         topic.partitions.extend(self.metadata.assign(more, growth.start));
@@ -524,7 +530,8 @@ impl Judge<'_> {
     }
 }
 
-fn take(room: &mut u32, partitions: u32) -> Result<(), ApiError> {
+/// Takes `partitions` out of what a request may still create.
+pub(crate) fn take(room: &mut u32, partitions: u32) -> Result<(), ApiError> {
     match room.checked_sub(partitions) {
         Some(left) => {
             *room = left;

@@ -52,6 +52,7 @@ fn file(n: u64, per_file: u64, partitions: u64) -> CommitFileRequest {
         let at = n * per_file + i;
         let partition = at.wrapping_mul(7919) % partitions;
         BatchRequest {
+            must_follow: false,
             topic: topic(),
             partition: partition as i32,
             position: 1 + i as u32 * 1000,

@@ -109,6 +109,9 @@ flex_struct! {
         pub producer_id: i64,
         pub producer_epoch: i16,
         pub base_sequence: i32,
+        /// An earlier batch of the producer was lost on its way to the coordinator: this one must not be taken for the
+        /// beginning of a producer that nothing is known of.
+        pub must_follow: bool,
     }
 }
 

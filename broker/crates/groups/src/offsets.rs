@@ -22,6 +22,9 @@ use crate::service::{GroupService, code};
 /// First version of OffsetFetch that asks for several groups.
 const FETCH_MANY: i16 = 8;
 
+/// Most bytes of offsets in one entry of the log.
+const PIECE: usize = 4 * 1024 * 1024;
+
 type Answer = Result<ResponseKind, ResponseError>;
 /// Topics with partitions; `None`: all there are.
 type Wanted = Option<Vec<(TopicName, Vec<i32>)>>;
@@ -34,16 +37,17 @@ impl GroupService {
         let instance = request.group_instance_id.as_deref();
         let allowed = self.with(&group_id, |state| {
             if let Some(group) = state.groups.get_mut(&group_id) {
-                return group.check_commit(now, &request.member_id, instance, generation);
+                group.check_commit(now, &request.member_id, instance, generation)?;
+                group.note_commit();
+                return Ok(());
             }
             if generation >= 0 {
                 return Err(ResponseError::IllegalGeneration);
             }
             // A consumer that assigns its partitions itself: the group is nothing but offsets.
-            state.groups.insert(
-                group_id.clone(),
-                Group::new(self.settings.initial_rebalance_delay, time),
-            );
+            let mut group = Group::new(self.settings.initial_rebalance_delay, time);
+            group.note_commit();
+            state.groups.insert(group_id.clone(), group);
             Ok(())
         })?;
         let mut commits = Vec::new();
@@ -76,9 +80,11 @@ impl GroupService {
                 .with_partitions(partitions.collect())
         });
         let response = OffsetCommitResponse::default().with_topics(topics.collect());
-        if !commits.is_empty() {
+        // In pieces that fit in the log whatever clients send; all of a request of usual size is one piece.
+        while !commits.is_empty() {
+            let rest = commits.split_off(piece(&commits));
             self.shard
-                .commit_offsets(group_id, commits)
+                .commit_offsets(group_id.clone(), std::mem::replace(&mut commits, rest))
                 .await
                 .map_err(|error| code(&error))?;
         }
@@ -197,6 +203,18 @@ impl GroupService {
     }
 }
 
+/// How many of `commits` go into one entry of the log: at least one.
+fn piece(commits: &[OffsetCommit]) -> usize {
+    let size =
+        |commit: &OffsetCommit| commit.topic.len() + commit.metadata.as_ref().map_or(0, String::len) + 48;
+    let mut bytes = 0;
+    let fits = commits.iter().take_while(|commit| {
+        bytes += size(commit);
+        bytes <= PIECE
+    });
+    fits.count().max(1)
+}
+
 /// A committed offset as both forms of the answer show it.
 struct Offset {
     partition: i32,
@@ -230,5 +248,26 @@ impl Offset {
             leader_epoch: -1,
             metadata: StrBytes::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_commits_are_taken_apart() {
+        let commit = |metadata: usize| OffsetCommit {
+            topic: "t".repeat(249),
+            topic_id: None,
+            partition: 0,
+            offset: 1,
+            leader_epoch: 0,
+            metadata: Some("m".repeat(metadata)),
+        };
+        assert_eq!(piece(&vec![commit(0); 10_000]), 10_000);
+        let large = piece(&vec![commit(4096); 10_000]);
+        assert!((900..1_000).contains(&large), "{large}");
+        assert_eq!(piece(&[commit(2 * PIECE)]), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordinator::replica::ReplicaError;
-use coordinator::shard::ShardService;
+use coordinator::shard::{ShardService, StoredOffset};
 use env::{Env, Instant};
 use kafka_wire::messages::leave_group_response::MemberResponse;
 use kafka_wire::messages::{
@@ -25,6 +25,8 @@ use crate::settings::GroupSettings;
 const GRAIN: Duration = Duration::from_millis(50);
 /// Kafka's `offsets.retention.check.interval.ms`.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(600);
+/// Offsets that go with one entry of the log.
+const EXPIRED_AT_ONCE: usize = 256;
 /// First version in which a member without an id is told one (KIP-394).
 const MEMBER_ID_REQUIRED: i16 = 4;
 /// First version in which the leader can be told not to assign anew (KIP-814).
@@ -119,13 +121,18 @@ impl GroupService {
         let (now, delay) = (self.env.instant(), self.settings.initial_rebalance_delay);
         let mut state = self.state.lock();
         for group in stored {
+            let only_offsets = |since| {
+                let mut group = Group::new(delay, since);
+                group.note_commit();
+                group
+            };
             let restored = match group.metadata.map(GroupRecord::from_bytes) {
                 Some(Ok(record)) => Group::restore(record, delay, now),
                 Some(Err(error)) => {
                     tracing::error!(group = group.group, %error, "a stored group cannot be read; its members join anew");
-                    Group::new(delay, self.env.now())
+                    only_offsets(self.env.now())
                 }
-                None => Group::new(delay, types::Timestamp(0)),
+                None => only_offsets(types::Timestamp(0)),
             };
             state.groups.insert(group.group, restored);
         }
@@ -385,7 +392,12 @@ impl GroupService {
         if deadline.is_some_and(|deadline| state.next_look.is_none_or(|look| deadline < look)) {
             self.sooner.notify_one();
         }
-        let Some(record) = group.and_then(Group::take_record) else {
+        let record = group.and_then(Group::take_record);
+        if state.groups.get(group_id).is_some_and(Group::is_nothing) {
+            // Whoever asks with names that are never used costs nothing.
+            state.groups.remove(group_id);
+        }
+        let Some(record) = record else {
             replies
                 .into_iter()
                 .for_each(|reply| state.answer(reply.ticket, Ok(reply.response)));
@@ -470,24 +482,28 @@ impl GroupService {
         }
     }
 
-    /// Forgets what groups without members have committed, after the retention time (KIP-211).
+    /// Forgets what groups without members have committed, after the retention time (KIP-211), and groups without
+    /// members that have committed nothing.
     async fn expire(&self) {
         loop {
             self.env.sleep(EXPIRY_INTERVAL).await;
             let retention = i64::try_from(self.settings.offsets_retention.as_millis()).unwrap_or(i64::MAX);
             let before = self.env.now().plus(-retention);
-            let old = |group: &Group| group.is_empty() && group.state == State::Empty && group.since < before;
-            let candidates: Vec<String> = {
+            let empty = |group: &Group| group.is_empty() && group.state == State::Empty;
+            let candidates: Vec<(String, bool, u64)> = {
                 let state = self.state.lock();
                 state
                     .groups
                     .iter()
-                    .filter(|(_, group)| old(group))
-                    .map(|(id, _)| id.clone())
+                    .filter(|(_, group)| empty(group))
+                    .map(|(id, group)| (id.clone(), group.since < before, group.commits()))
                     .collect()
             };
-            for id in candidates {
-                if let Err(error) = self.expire_group(&id, before, old).await {
+            for (id, old, commits) in candidates {
+                let before = if old { before } else { types::Timestamp(i64::MIN) };
+                // Not if somebody commits while it is looked at.
+                let fits = |group: &Group| empty(group) && group.commits() == commits;
+                if let Err(error) = self.expire_group(&id, before, fits).await {
                     tracing::debug!(group = id, ?error, "offsets were not expired");
                 }
             }
@@ -498,7 +514,7 @@ impl GroupService {
         &self,
         id: &str,
         before: types::Timestamp,
-        old: impl Fn(&Group) -> bool,
+        fits: impl Fn(&Group) -> bool,
     ) -> Result<(), ResponseError> {
         let offsets = self
             .shard
@@ -509,16 +525,15 @@ impl GroupService {
             .into_iter()
             .partition(|offset| offset.committed_at < before);
         if kept.is_empty() {
-            self.delete_group(id, old).await?;
+            self.delete_group(id, fits).await?;
         } else if !expired.is_empty() {
-            let expired = expired
-                .into_iter()
-                .map(|offset| (offset.commit.topic, offset.commit.partition))
-                .collect();
-            self.shard
-                .delete_offsets(id.to_owned(), expired)
-                .await
-                .map_err(|error| code(&error))?;
+            let name = |offset: &StoredOffset| (offset.commit.topic.clone(), offset.commit.partition);
+            for some in expired.chunks(EXPIRED_AT_ONCE) {
+                self.shard
+                    .delete_offsets(id.to_owned(), some.iter().map(name).collect())
+                    .await
+                    .map_err(|error| code(&error))?;
+            }
         }
         Ok(())
     }

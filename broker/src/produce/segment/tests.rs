@@ -326,12 +326,11 @@ async fn a_failed_upload_does_not_let_later_ones_pass_earlier_ones() {
             fault,
         }
     };
-    let f = fixture(second_fails, |call| {
-        Behaviour::Answer(if call.batches[0].base_sequence == 0 {
-            SECOND
-        } else {
-            Duration::ZERO
-        })
+    // A coordinator that knows nothing of the producer: it would take any sequence for a beginning.
+    let f = fixture(second_fails, |call| match &call.batches[0] {
+        batch if batch.must_follow => Behaviour::Refuse(ResponseError::OutOfOrderSequenceNumber.code()),
+        batch if batch.base_sequence == 0 => Behaviour::Answer(SECOND),
+        _ => Behaviour::Answer(Duration::ZERO),
     });
     let first = f.one(append(1, 1, sequenced(9, 0, 1, 1000)), 10 * SECOND).await;
     let second = f.one(append(1, 1, sequenced(9, 1, 1, 1000)), 10 * SECOND).await;
@@ -339,7 +338,6 @@ async fn a_failed_upload_does_not_let_later_ones_pass_earlier_ones() {
     assert_ne!(codes(&second.await.unwrap()), [0]);
     assert!(!first.is_finished());
     assert_eq!(f.commits(), [(1, 0)], "the third waits for the first");
-    // A coordinator that knows nothing of the producer would take any sequence for a beginning.
     assert_eq!(
         codes(&third.await.unwrap()),
         [ResponseError::OutOfOrderSequenceNumber.code()]
@@ -351,7 +349,7 @@ async fn a_failed_upload_does_not_let_later_ones_pass_earlier_ones() {
             .await;
         assert_eq!(codes(&again.await.unwrap()), [0]);
     }
-    assert_eq!(f.commits(), [(1, 0), (1, 1), (1, 2)]);
+    assert_eq!(f.commits(), [(1, 0), (1, 2), (1, 1), (1, 2)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ use super::{duplicates, outcome};
 use crate::ApiError;
 use crate::configs::Op;
 use crate::service::ControllerService;
-use crate::state::{Alteration, Command, Output};
+use crate::state::{Alteration, Command};
 
 const TOPIC: i8 = 2;
 /// Longest wait for the brokers to learn a change; these requests carry no time limit of their own.
@@ -100,21 +100,13 @@ impl ControllerService {
                 Err(error) => results.push((resource, Err(error))),
             }
         }
-        if !topics.is_empty()
-            && let Output::Topics(altered) = self
-                .submit(Command::AlterConfigs {
-                    topics,
-                    validate_only,
-                })
-                .await?
-        {
-            results.extend(
-                resources
-                    .into_iter()
-                    .zip(altered.into_iter().map(|result| result.map(|_| ()))),
-            );
-            self.spread(self.env().instant() + SPREAD).await;
-        }
+        let altered = self.submit_each(&topics, |topics| Command::AlterConfigs {
+            topics,
+            validate_only,
+        });
+        let altered = altered.await?.into_iter().map(|result| result.map(|_| ()));
+        results.extend(resources.into_iter().zip(altered));
+        self.spread(self.env().instant() + SPREAD).await;
         Ok(results)
     }
 }

@@ -11,7 +11,7 @@ use kafka_wire::messages::create_partitions_response::{
 use super::{duplicates, outcome, timed_out};
 use crate::ApiError;
 use crate::service::ControllerService;
-use crate::state::{Command, Growth, Output, TopicRecord};
+use crate::state::{Command, Growth, TopicRecord};
 
 impl ControllerService {
     /// CreatePartitions 0-3. Answers when the partitions can be used, or with REQUEST_TIMED_OUT, after which they are
@@ -46,13 +46,11 @@ impl ControllerService {
                 Err(error) => results.push((topic.name.clone(), Err(error))),
             }
         }
-        let command = Command::GrowTopics {
-            topics: growths,
+        let grown = self.submit_each(&growths, |topics| Command::GrowTopics {
+            topics,
             validate_only: request.validate_only,
-        };
-        if let Output::Topics(grown) = self.submit(command).await? {
-            results.extend(names.into_iter().zip(grown));
-        }
+        });
+        results.extend(names.into_iter().zip(grown.await?));
         if !request.validate_only {
             let grown: Vec<_> = results
                 .iter()

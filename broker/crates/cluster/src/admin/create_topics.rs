@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use coordinator::replica::ReplicaError;
@@ -16,7 +17,7 @@ use super::{duplicates, outcome, timed_out};
 use crate::ApiError;
 use crate::describe::topic_configs;
 use crate::service::{ControllerService, uuid};
-use crate::state::{Command, NewTopic, Output, TopicRecord};
+use crate::state::{Command, MAX_NEW_PARTITIONS, NewTopic, TopicRecord, take};
 
 /// What a client asked for, and what came of it so far.
 struct Asked {
@@ -36,11 +37,14 @@ impl ControllerService {
     ) -> Result<CreateTopicsResponse, ReplicaError> {
         let deadline = self.deadline(request.timeout_ms);
         let twice = duplicates(request.topics.iter().map(|topic| topic.name.clone()));
+        let mut told = BTreeSet::new();
         let mut asked: Vec<Asked> = Vec::new();
-        let mut new = Vec::new();
+        // The topics that are worth judging, and where their results belong.
+        let (mut new, mut indexes) = (Vec::new(), Vec::new());
+        let mut room = MAX_NEW_PARTITIONS;
         for topic in &request.topics {
             if twice.contains(&topic.name) {
-                if asked.iter().any(|other| other.name == topic.name) {
+                if !told.insert(topic.name.clone()) {
                     continue;
                 }
                 let result = Err(ApiError::invalid_request("Duplicate topic name."));
@@ -51,11 +55,15 @@ impl ControllerService {
                 });
                 continue;
             }
-            let checked = self.check(topic);
+            let checked = self.check(topic).and_then(|(topic, factor)| {
+                take(&mut room, topic.partitions)?;
+                Ok((topic, factor))
+            });
             let replication_factor = checked.as_ref().map_or(-1, |(_, factor)| *factor);
             let result = match checked {
                 Ok((topic, _)) => {
                     new.push(topic);
+                    indexes.push(asked.len());
                     Err(timed_out())
                 }
                 Err(error) => Err(error),
@@ -66,16 +74,13 @@ impl ControllerService {
                 result,
             });
         }
-        let names: Vec<String> = new.iter().map(|topic| topic.name.clone()).collect();
-        let command = Command::CreateTopics {
-            topics: new,
+        let judged = self.submit_each(&new, |topics| Command::CreateTopics {
+            topics,
             validate_only: request.validate_only,
-        };
-        if let Output::Topics(results) = self.submit(command).await? {
-            for (name, result) in names.iter().zip(results) {
-                if let Some(asked) = asked.iter_mut().find(|asked| asked.name.as_str() == name) {
-                    asked.result = result;
-                }
+        });
+        for (index, result) in indexes.into_iter().zip(judged.await?) {
+            if let Some(asked) = asked.get_mut(index) {
+                asked.result = result;
             }
         }
         if !request.validate_only {

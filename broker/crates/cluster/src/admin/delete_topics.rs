@@ -11,7 +11,7 @@ use types::TopicId;
 use super::{duplicates, outcome};
 use crate::ApiError;
 use crate::service::ControllerService;
-use crate::state::{Command, Output, TopicRecord, TopicRef};
+use crate::state::{Command, TopicRecord, TopicRef};
 
 /// How long the answer waits for the shards to forget the topics: so that offsets that groups committed under the name
 /// are gone before a new topic has it. The topics are gone for clients in any case.
@@ -57,9 +57,8 @@ impl ControllerService {
             refused.push((state, Err(ApiError::invalid_request(error))));
         }
         let (refs, asked): (Vec<_>, Vec<_>) = topics.into_iter().unzip();
-        if let Output::Topics(deleted) = self.submit(Command::DeleteTopics(refs)).await? {
-            results.extend(asked.into_iter().zip(deleted));
-        }
+        let deleted = self.submit_each(&refs, Command::DeleteTopics).await?;
+        results.extend(asked.into_iter().zip(deleted));
         let ids: Vec<TopicId> = results
             .iter()
             .filter_map(|(_, result)| result.as_ref().ok())

@@ -351,6 +351,7 @@ impl ShardState {
                 batch.producer_epoch,
                 batch.base_sequence,
                 last_sequence,
+                batch.must_follow,
             ) {
                 Verdict::Refused(code) => {
                     file.refused.insert(this);

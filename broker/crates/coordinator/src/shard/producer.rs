@@ -50,9 +50,21 @@ pub fn last_sequence(base: i32, last_offset_delta: i32) -> i32 {
     base.wrapping_add(last_offset_delta) & i32::MAX
 }
 
-/// Judges a batch by what is known of its producer (`None`: nothing).
-pub fn judge(known: Option<&Producer>, epoch: i16, base_sequence: i32, last_sequence: i32) -> Verdict {
-    let Some(known) = known else { return Verdict::Next };
+/// Judges a batch by what is known of its producer (`None`: nothing). `must_follow`: an earlier batch is on its way, so
+/// this one is no beginning.
+pub fn judge(
+    known: Option<&Producer>,
+    epoch: i16,
+    base_sequence: i32,
+    last_sequence: i32,
+    must_follow: bool,
+) -> Verdict {
+    let Some(known) = known else {
+        return match must_follow {
+            true => Verdict::Refused(codes::OUT_OF_ORDER_SEQUENCE_NUMBER),
+            false => Verdict::Next,
+        };
+    };
     if known.epoch > epoch {
         return Verdict::Refused(codes::INVALID_PRODUCER_EPOCH);
     }
@@ -132,5 +144,27 @@ impl Producer {
             used_at,
             batches,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_after_a_lost_one_is_no_beginning() {
+        let refused = Verdict::Refused(codes::OUT_OF_ORDER_SEQUENCE_NUMBER);
+        assert_eq!(judge(None, 0, 3, 3, false), Verdict::Next);
+        assert_eq!(judge(None, 0, 3, 3, true), refused);
+        // What was lost at one broker has come through another: sequences decide.
+        let batch = Remembered {
+            base_sequence: 2,
+            last_sequence: 2,
+            base_offset: 0,
+            log_append_time: Timestamp(-1),
+        };
+        let known = accepted(None, 0, batch, Timestamp(0));
+        assert_eq!(judge(Some(&known), 0, 3, 3, true), Verdict::Next);
+        assert_eq!(judge(Some(&known), 0, 4, 4, true), refused);
     }
 }

@@ -73,6 +73,9 @@ impl Group {
         if !self.can_speak(&join) {
             return Err(error(ResponseError::InconsistentGroupProtocol));
         }
+        if self.too_large_with(&join) {
+            return Err(error(ResponseError::GroupMaxSizeReached));
+        }
         if join.member_id.is_empty() {
             if let Some(old) = join
                 .instance_id
@@ -132,6 +135,16 @@ impl Group {
                 .all(|other| other.protocols.iter().any(|(known, _)| known == name))
         };
         join.protocols.iter().any(|(name, _)| all_know(name))
+    }
+
+    /// Whether the group could no longer be stored with what this member says.
+    fn too_large_with(&self, join: &Join) -> bool {
+        let others = self.members.values().filter(|member| member.id != join.member_id);
+        let instance = join.instance_id.as_ref().map_or(0, String::len);
+        // Its id begins with one of the two.
+        let texts = 2 * instance.max(join.client_id.len()) + join.client_id.len() + join.client_host.len();
+        let own = super::size_of(&join.protocols) + join.member_id.len() + texts;
+        own + others.map(Member::size).sum::<usize>() > super::MAX_MEMBERS
     }
 
     fn add(&mut self, now: Instant, time: Timestamp, join: Join, id: String, replies: &mut Vec<Reply>) {

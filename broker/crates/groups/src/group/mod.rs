@@ -14,7 +14,7 @@ use env::Instant;
 use kafka_wire::{ResponseError, ResponseKind};
 use types::Timestamp;
 
-use crate::record::{GroupRecord, MemberRecord, ProtocolRecord, VERSION};
+use crate::record::{GroupRecord, MAX_ASSIGNMENTS, MAX_MEMBERS, MemberRecord, ProtocolRecord, VERSION};
 
 pub(crate) use join::{Join, refused as join_refused};
 pub(crate) use sync::{Sync, refused as sync_refused};
@@ -76,6 +76,12 @@ impl Member {
         found.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
     }
 
+    /// About what it takes in the record of the group, without its assignment.
+    fn size(&self) -> usize {
+        let instance = self.instance_id.as_ref().map_or(0, String::len);
+        size_of(&self.protocols) + instance + self.id.len() + self.client_id.len() + self.client_host.len()
+    }
+
     fn is_waiting(&self) -> bool {
         self.join.is_some() || self.sync.is_some()
     }
@@ -83,6 +89,14 @@ impl Member {
     fn touch(&mut self, now: Instant) {
         self.deadline = now + self.session_timeout;
     }
+}
+
+/// What is stored for a member beside its texts, in bytes, at most.
+const MEMBER_OVERHEAD: usize = 64;
+
+fn size_of(protocols: &[(String, Bytes)]) -> usize {
+    let one = |(name, metadata): &(String, Bytes)| name.len() + metadata.len() + 16;
+    MEMBER_OVERHEAD + protocols.iter().map(one).sum::<usize>()
 }
 
 /// The members are being waited for.
@@ -118,6 +132,10 @@ pub(crate) struct Group {
     initial_delay: Duration,
     /// What is stored is not what is true.
     dirty: bool,
+    /// A record of it is stored, or about to be.
+    kept: bool,
+    /// Grows with every commit of offsets that was let through.
+    commits: u64,
 }
 
 impl Group {
@@ -137,12 +155,15 @@ impl Group {
             arrivals: 0,
             initial_delay,
             dirty: false,
+            kept: false,
+            commits: 0,
         }
     }
 
     /// A group as it was stored. Members get a whole session to be heard of again.
     pub(crate) fn restore(record: GroupRecord, initial_delay: Duration, now: Instant) -> Group {
         let mut group = Group::new(initial_delay, record.since);
+        group.kept = true;
         group.generation = record.generation;
         group.protocol_type = record.protocol_type;
         group.protocol = record.protocol;
@@ -181,7 +202,23 @@ impl Group {
 
     /// What to store, if what is stored is no longer true.
     pub(crate) fn take_record(&mut self) -> Option<GroupRecord> {
+        self.kept |= self.dirty;
         std::mem::take(&mut self.dirty).then(|| self.record())
+    }
+
+    /// Offsets of it are about to be stored.
+    pub(crate) fn note_commit(&mut self) {
+        self.commits += 1;
+    }
+
+    /// Grows with every commit of offsets.
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    /// Nobody is in it and nothing of it is stored: it may be forgotten.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.is_empty() && !self.kept && self.commits == 0
     }
 
     fn record(&self) -> GroupRecord {

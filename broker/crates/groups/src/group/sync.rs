@@ -59,6 +59,13 @@ impl Group {
             State::Empty => Err(ResponseError::UnknownMemberId),
             State::PreparingRebalance => Err(ResponseError::RebalanceInProgress),
             State::CompletingRebalance => {
+                let size = |assignments: &BTreeMap<String, Bytes>| {
+                    assignments.values().map(Bytes::len).sum::<usize>()
+                };
+                if size(&sync.assignments) > super::MAX_ASSIGNMENTS {
+                    // It could not be stored; Kafka's answer to that.
+                    return Err(ResponseError::UnknownServerError);
+                }
                 if let Some(member) = self.members.get_mut(&sync.member_id)
                     && let Some(earlier) = member.sync.replace(sync.ticket)
                 {

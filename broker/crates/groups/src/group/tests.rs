@@ -367,6 +367,60 @@ fn a_restored_group_goes_on_without_a_rebalance() {
     assert!(lab.group.take_record().is_none(), "nothing has changed");
 }
 
+#[test]
+fn a_group_that_could_not_be_stored_takes_nobody_in() {
+    let mut lab = Lab::new(Duration::ZERO);
+    let large = |lab: &mut Lab, instance: &str, bytes: usize| {
+        lab.tickets += 1;
+        let join = Join {
+            ticket: lab.tickets,
+            member_id: String::new(),
+            instance_id: Some(instance.to_owned()),
+            client_id: "client".to_owned(),
+            client_host: "/127.0.0.1".to_owned(),
+            session_timeout: SESSION,
+            rebalance_timeout: REBALANCE,
+            protocol_type: "consumer".to_owned(),
+            protocols: vec![("range".to_owned(), Bytes::from(vec![0; bytes]))],
+            requires_known_member: true,
+            can_skip_assignment: true,
+            unique: Uuid::from_u128(lab.tickets.into()),
+        };
+        let replies = lab.group.join(lab.now, TIME, join, 5);
+        lab.take(replies);
+        lab.tickets
+    };
+    let first = large(&mut lab, "a", 4 << 20);
+    let id = lab.joined[&first].member_id.to_string();
+    let second = large(&mut lab, "b", 4 << 20);
+    assert_eq!(lab.join_code(second), ResponseError::GroupMaxSizeReached.code());
+    let long = "x".repeat(7 << 20);
+    let refused = lab.sync(&id, 1, &[(&id, &long)]);
+    assert_eq!(
+        lab.synced[&refused].error_code,
+        ResponseError::UnknownServerError.code()
+    );
+    let synced = lab.sync(&id, 1, &[(&id, &long[..5 << 20])]);
+    assert_eq!(lab.synced[&synced].error_code, 0);
+    let record = lab.group.take_record().expect("a new generation is stored");
+    assert!(record.to_bytes().len() < 15 << 20);
+}
+
+#[test]
+fn a_group_nobody_came_back_to_is_nothing() {
+    let mut lab = Lab::new(DELAY);
+    lab.join("");
+    assert!(!lab.group.is_nothing());
+    lab.pass(SESSION);
+    assert!(lab.group.is_nothing());
+    lab.group.note_commit();
+    assert!(!lab.group.is_nothing(), "it has offsets");
+    let (mut lab, ..) = Lab::stable_pair();
+    assert!(lab.group.take_record().is_some());
+    lab.pass(SESSION);
+    assert!(lab.group.is_empty() && !lab.group.is_nothing(), "it is stored");
+}
+
 /// What a client can do next.
 #[derive(Clone, Debug)]
 enum Step {

@@ -42,6 +42,7 @@ fn a_second_commit_of_a_file_gets_the_first_answer_and_changes_nothing() {
         idem(P(), 5, 7, 0, 9),
         idem(P(), 5, 7, 0, 0),
         BatchRequest {
+            must_follow: false,
             log_append_time: true,
             ..plain(tp(1, 1), 1)
         },
@@ -204,6 +205,7 @@ fn sequences_wrap_from_the_largest_to_zero() {
 fn log_append_time_never_goes_back_in_a_partition() {
     let mut shard = shard();
     let batch = || BatchRequest {
+        must_follow: false,
         log_append_time: true,
         ..plain(P(), 1)
     };
@@ -234,6 +236,7 @@ fn log_append_time_never_goes_back_in_a_partition() {
 fn a_repeat_gets_its_first_log_append_time() {
     let mut shard = shard();
     let batch = || BatchRequest {
+        must_follow: false,
         log_append_time: true,
         ..idem(P(), 1, 7, 0, 0)
     };

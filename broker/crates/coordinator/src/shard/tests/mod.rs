@@ -200,6 +200,7 @@ pub fn file(n: u128, mut batches: Vec<BatchRequest>) -> CommitFileRequest {
 /// A batch of `records` without a producer.
 pub fn plain(id: TopicPartition, records: i32) -> BatchRequest {
     BatchRequest {
+        must_follow: false,
         topic: id.topic,
         partition: id.partition,
         position: 0,
@@ -216,6 +217,7 @@ pub fn plain(id: TopicPartition, records: i32) -> BatchRequest {
 /// A batch of an idempotent producer.
 pub fn idem(id: TopicPartition, records: i32, producer: i64, epoch: i16, sequence: i32) -> BatchRequest {
     BatchRequest {
+        must_follow: false,
         producer_id: producer,
         producer_epoch: epoch,
         base_sequence: sequence,

@@ -35,6 +35,7 @@ fn any_batch() -> impl Strategy<Value = BatchRequest> {
     );
     (any_tp(), 1..4i32, producer, any::<bool>(), 1..300u32, 0..9000i64).prop_map(
         |(id, records, (producer, epoch, sequence), log_append_time, size, time)| BatchRequest {
+            must_follow: false,
             log_append_time,
             size,
             max_timestamp: Timestamp(time),

@@ -19,6 +19,7 @@ fn filled() -> Shard {
     shard.create(1, 2);
     for n in 0..10 {
         let at = |id| BatchRequest {
+            must_follow: false,
             max_timestamp: Timestamp(1000 + 10 * n as i64),
             ..plain(id, 2)
         };

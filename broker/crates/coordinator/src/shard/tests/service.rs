@@ -464,6 +464,7 @@ async fn retention_lets_objects_go_once_no_shard_needs_them() {
         };
         for (topic, shard) in pair.shards.iter().enumerate() {
             let batch = BatchRequest {
+                must_follow: false,
                 max_timestamp: env.now(),
                 ..plain(tp(topic as u128, 0), 1)
             };

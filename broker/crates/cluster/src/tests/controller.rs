@@ -1,0 +1,352 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use env::{Env, Instant};
+use kafka_wire::ResponseError;
+use proptest::prelude::*;
+use types::{Epoch, NodeId, ShardId};
+use uuid::Uuid;
+
+use super::{node, owner};
+use crate::controller::{Controller, Grace};
+use crate::image::ImageRecord;
+use crate::protocol::HeartbeatRequest;
+use crate::state::Metadata;
+
+const SESSION: Duration = Duration::from_secs(2);
+
+/// A controller and nodes that do as they are told.
+struct Lab {
+    controller: Controller,
+    now: Instant,
+    nodes: BTreeMap<i32, HeartbeatRequest>,
+}
+
+impl Lab {
+    fn new(shards: u32, grace: Grace) -> Lab {
+        let now = Env::simulated(1).instant();
+        let mut controller = Controller::new(&owner(9), Epoch(4), SESSION, grace, now);
+        let metadata = Metadata {
+            cluster_id: "c".into(),
+            shards,
+            group_shards: shards,
+            ..Metadata::default()
+        };
+        controller.set_metadata(Arc::new(metadata), now);
+        Lab {
+            controller,
+            now,
+            nodes: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, said: HeartbeatRequest) {
+        self.nodes.insert(said.node.0, said);
+    }
+
+    /// One heartbeat of every node, after a tenth of a second.
+    fn round(&mut self) {
+        self.now += Duration::from_millis(100);
+        self.controller.tick(self.now);
+        for said in self.nodes.values_mut() {
+            self.controller.heartbeat(said, self.now).unwrap();
+            if let Some(answer) = self.controller.answer(said, true) {
+                said.leading = answer.lead;
+                if let Some(image) = answer.image {
+                    (said.controller_epoch, said.version) = (image.controller_epoch, image.version);
+                }
+            }
+        }
+    }
+
+    fn rounds(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            self.round();
+        }
+    }
+
+    fn image(&self) -> Arc<ImageRecord> {
+        self.controller.image().expect("published")
+    }
+
+    fn leaders(&self) -> Vec<i32> {
+        self.image().shards.iter().map(|shard| shard.leader.0).collect()
+    }
+}
+
+#[test]
+fn shards_spread_over_zones_and_every_one_has_one_leader() {
+    let mut lab = Lab::new(3, Grace::default());
+    for (id, zone) in [(0, "a"), (1, "a"), (2, "b"), (3, "c")] {
+        lab.add(node(id, zone));
+    }
+    lab.rounds(5);
+    let leaders: BTreeSet<i32> = lab.leaders().into_iter().collect();
+    assert_eq!(leaders.len(), 3);
+    for (id, said) in &lab.nodes {
+        let own: Vec<u32> = (0..3)
+            .filter(|shard| lab.leaders()[*shard as usize] == *id)
+            .collect();
+        assert_eq!(said.leading.iter().map(|shard| shard.0).collect::<Vec<_>>(), own);
+    }
+    let address = &lab.image().shards[0].address;
+    assert_eq!(*address, format!("node-{}:9190", lab.leaders()[0]));
+}
+
+#[test]
+fn nothing_changes_while_nothing_changes() {
+    let mut lab = Lab::new(3, Grace::default());
+    lab.add(node(0, "a"));
+    lab.add(node(1, "b"));
+    lab.rounds(5);
+    let (image, changes) = (lab.image(), lab.controller.changes());
+    lab.rounds(50);
+    assert_eq!(lab.image(), image);
+    assert_eq!(lab.controller.changes(), changes, "nobody is woken");
+    assert!(lab.controller.everybody_knows());
+    let said = lab.nodes[&0].clone();
+    assert_eq!(lab.controller.answer(&said, false), None, "no news, no answer");
+}
+
+#[test]
+fn a_silent_node_is_gone_and_its_shards_move_alone() {
+    let mut lab = Lab::new(6, Grace::default());
+    for id in 0..3 {
+        lab.add(node(id, "a"));
+    }
+    lab.rounds(5);
+    let before = lab.leaders();
+    lab.nodes.remove(&1);
+    lab.rounds(25);
+    let after = lab.leaders();
+    assert_eq!(lab.image().brokers.len(), 2);
+    for (before, after) in before.iter().zip(&after) {
+        assert!(
+            *after != 1 && (before == after || *before == 1),
+            "{before} -> {after}"
+        );
+    }
+}
+
+#[test]
+fn a_new_controller_listens_first_and_moves_nothing() {
+    let grace = Grace {
+        longest: Duration::from_secs(2),
+        awaited: BTreeSet::new(),
+    };
+    let mut lab = Lab::new(2, grace);
+    let mut first = node(0, "a");
+    first.leading = vec![ShardId(1)];
+    first.controller_epoch = 3;
+    lab.add(first);
+    lab.rounds(5);
+    assert_eq!(lab.controller.image(), None);
+    assert_eq!(lab.nodes[&0].leading, [ShardId(1)], "it keeps what it has");
+    let mut second = node(1, "b");
+    second.leading = vec![ShardId(0)];
+    lab.add(second);
+    lab.rounds(20);
+    assert_eq!(lab.leaders(), [1, 0]);
+    assert_eq!(lab.image().brokers.len(), 2);
+}
+
+#[test]
+fn the_grace_ends_when_all_are_back() {
+    let awaited = [NodeId(0), NodeId(1)].into();
+    let mut lab = Lab::new(
+        2,
+        Grace {
+            longest: Duration::from_secs(3600),
+            awaited,
+        },
+    );
+    lab.add(node(0, "a"));
+    lab.rounds(3);
+    assert_eq!(lab.controller.image(), None);
+    lab.add(node(1, "b"));
+    lab.rounds(3);
+    assert_eq!(lab.image().brokers.len(), 2);
+}
+
+#[test]
+fn one_node_id_is_one_process() {
+    let mut lab = Lab::new(1, Grace::default());
+    lab.add(node(0, "a"));
+    lab.rounds(3);
+    let mut other = node(0, "a");
+    other.incarnation = Uuid::from_u128(99);
+    other.internal = "elsewhere:9190".to_owned();
+    let now = lab.now;
+    assert_eq!(
+        lab.controller.heartbeat(&other, now),
+        Err(ResponseError::DuplicateBrokerRegistration)
+    );
+    // The next life of a process has its address, and need not wait for the session to end.
+    let mut next = node(0, "a");
+    next.incarnation = Uuid::from_u128(99);
+    assert_eq!(lab.controller.heartbeat(&next, now), Ok(()));
+    let former = lab.nodes[&0].clone();
+    assert_eq!(
+        lab.controller.heartbeat(&former, now),
+        Err(ResponseError::DuplicateBrokerRegistration)
+    );
+    // Silence frees the id.
+    let later = now + SESSION;
+    assert_eq!(lab.controller.heartbeat(&other, later), Ok(()));
+}
+
+#[test]
+fn a_node_that_leaves_is_forgotten_at_once() {
+    let mut lab = Lab::new(2, Grace::default());
+    lab.add(node(0, "a"));
+    lab.add(node(1, "a"));
+    lab.rounds(5);
+    let mut leaves = lab.nodes.remove(&1).unwrap();
+    leaves.leaving = true;
+    lab.controller.heartbeat(&leaves, lab.now).unwrap();
+    assert_eq!(lab.leaders(), [0, 0]);
+    assert_eq!(lab.image().brokers.len(), 1);
+}
+
+#[test]
+fn a_draining_coordinator_gives_up_before_the_next_one_starts() {
+    let mut lab = Lab::new(2, Grace::default());
+    lab.add(node(0, "a"));
+    lab.add(node(1, "b"));
+    lab.rounds(5);
+    let moving =
+        ShardId(u32::try_from(lab.leaders().iter().position(|leader| *leader == 1).unwrap()).unwrap());
+    lab.nodes.get_mut(&1).unwrap().draining = true;
+    let mut given_up = false;
+    for _ in 0..10 {
+        lab.round();
+        let holds = lab.nodes[&1].leading.contains(&moving);
+        let takes = lab.nodes[&0].leading.contains(&moving);
+        assert!(!(holds && takes), "two lead at once");
+        given_up |= !holds;
+        assert!(given_up || !takes);
+    }
+    assert_eq!(lab.leaders(), [0, 0]);
+    assert!(
+        lab.image()
+            .brokers
+            .iter()
+            .any(|broker| broker.id.0 == 1 && broker.draining)
+    );
+}
+
+#[test]
+fn a_hand_over_does_not_wait_for_ever() {
+    let mut lab = Lab::new(1, Grace::default());
+    lab.add(node(0, "a"));
+    lab.add(node(1, "b"));
+    lab.rounds(5);
+    let leader = lab.leaders()[0];
+    let said = lab.nodes.get_mut(&leader).unwrap();
+    said.draining = true;
+    let stuck = said.clone();
+    for _ in 0..40 {
+        lab.round();
+        // It goes on saying that it leads.
+        lab.nodes.get_mut(&leader).unwrap().leading = stuck.leading.clone();
+    }
+    assert_eq!(lab.leaders(), [1 - leader]);
+}
+
+#[test]
+fn the_last_coordinator_keeps_its_shards_while_it_drains() {
+    let mut lab = Lab::new(2, Grace::default());
+    let mut only = node(0, "a");
+    only.draining = true;
+    lab.add(only);
+    lab.rounds(5);
+    assert_eq!(lab.leaders(), [0, 0]);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let mut lab = Lab::new(1, Grace::default());
+    let now = lab.now;
+    for change in [
+        |said: &mut HeartbeatRequest| said.node = NodeId(-1),
+        |said: &mut HeartbeatRequest| {
+            (said.broker, said.coordinator) = (false, false);
+        },
+    ] {
+        let mut said = node(0, "a");
+        change(&mut said);
+        assert_eq!(
+            lab.controller.heartbeat(&said, now),
+            Err(ResponseError::InvalidRegistration)
+        );
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Start(i32),
+    Kill(i32),
+    Drain(i32),
+    Leave(i32),
+    Rounds(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0..5).prop_map(Step::Start),
+        1 => (0..5).prop_map(Step::Kill),
+        1 => (0..5).prop_map(Step::Drain),
+        1 => (0..5).prop_map(Step::Leave),
+        4 => (1..30usize).prop_map(Step::Rounds),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_it_settles(shards in 1..8u32, steps in prop::collection::vec(step(), 1..30)) {
+        let mut lab = Lab::new(shards, Grace::default());
+        let mut lives = 1000;
+        let mut version = 0;
+        for step in steps {
+            match step {
+                Step::Start(id) => {
+                    if !lab.nodes.contains_key(&id) {
+                        lives += 1;
+                        let mut said = node(id, ["a", "b", "c"][id as usize % 3]);
+                        said.incarnation = Uuid::from_u128(lives);
+                        lab.add(said);
+                    }
+                }
+                Step::Kill(id) => drop(lab.nodes.remove(&id)),
+                Step::Drain(id) => { if let Some(said) = lab.nodes.get_mut(&id) { said.draining = true; } }
+                Step::Leave(id) => if let Some(mut said) = lab.nodes.remove(&id) {
+                    said.leaving = true;
+                    lab.controller.heartbeat(&said, lab.now).unwrap();
+                },
+                Step::Rounds(rounds) => lab.rounds(rounds),
+            }
+            if let Some(image) = lab.controller.image() {
+                prop_assert!(image.version >= version);
+                version = image.version;
+            }
+        }
+        lab.rounds(60);
+        let leaders = lab.leaders();
+        prop_assert_eq!(leaders.len(), shards as usize);
+        let able: Vec<i32> = lab.nodes.values().filter(|said| !said.draining).map(|said| said.node.0).collect();
+        for (shard, leader) in (0..).map(ShardId).zip(&leaders) {
+            if lab.nodes.is_empty() {
+                prop_assert_eq!(*leader, -1);
+            } else {
+                prop_assert!(able.is_empty() || able.contains(leader), "a draining node leads {}", shard);
+                let lead: Vec<i32> = lab.nodes.values().filter(|said| said.leading.contains(&shard))
+                    .map(|said| said.node.0).collect();
+                prop_assert_eq!(&lead, &vec![*leader]);
+            }
+        }
+        let image = lab.image();
+        lab.rounds(30);
+        prop_assert_eq!(lab.image(), image);
+    }
+}

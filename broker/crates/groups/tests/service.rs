@@ -1,0 +1,397 @@
+//! Groups of a shard as their clients meet them: what is kept, what is forgotten, what a take-over does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blob::{MemoryStore, SharedStore};
+use bytes::Bytes;
+use coordinator::replica::Options;
+use coordinator::shard::{ShardOptions, ShardService};
+use env::Env;
+use groups::{GroupService, GroupSettings};
+use kafka_wire::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_wire::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use kafka_wire::messages::offset_fetch_request::OffsetFetchRequestGroup;
+use kafka_wire::messages::sync_group_request::SyncGroupRequestAssignment;
+use kafka_wire::messages::{
+    DeleteGroupsRequest, DescribeGroupsRequest, GroupId, HeartbeatRequest, JoinGroupRequest,
+    JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest,
+    SyncGroupRequest, TopicName,
+};
+use kafka_wire::{RequestKind, ResponseError, ResponseKind, StrBytes};
+use metalog::{MetadataLog, ObjectLog, Owner};
+use tempfile::TempDir;
+use types::ShardId;
+use uuid::Uuid;
+
+fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+fn group(id: &str) -> GroupId {
+    GroupId(text(id))
+}
+
+/// A bucket with a shard that one node after the other leads.
+struct Lab {
+    env: Env,
+    store: SharedStore,
+    dirs: Vec<TempDir>,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let env = Env::simulated(3);
+        Lab {
+            store: Arc::new(MemoryStore::new(env.clone())),
+            env,
+            dirs: Vec::new(),
+        }
+    }
+
+    async fn open(&mut self) -> Arc<GroupService> {
+        let node = i32::try_from(self.dirs.len()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let log = ObjectLog::new(
+            self.store.clone(),
+            "shard-0",
+            metalog::Options::default(),
+            self.env.clone(),
+        );
+        let log: Arc<dyn MetadataLog> = Arc::new(log);
+        let owner = Owner {
+            node_id: node,
+            incarnation: Uuid::from_u128(1),
+            address: format!("node-{node}:9190"),
+        };
+        let options = ShardOptions {
+            shard: ShardId(0),
+            data_dir: dir.path().to_owned(),
+            replica: Options::default(),
+        };
+        self.dirs.push(dir);
+        let shard = ShardService::start(&self.env, options, log, owner).unwrap();
+        shard.leading().await.unwrap();
+        let settings = GroupSettings {
+            initial_rebalance_delay: Duration::ZERO,
+            ..GroupSettings::default()
+        };
+        let groups = GroupService::start(&self.env, shard, settings);
+        while list(&groups).await.is_none() {
+            self.env.sleep(Duration::from_millis(10)).await;
+        }
+        groups
+    }
+}
+
+async fn ask(
+    groups: &Arc<GroupService>,
+    version: i16,
+    request: RequestKind,
+) -> Result<ResponseKind, ResponseError> {
+    groups.handle("client", "/127.0.0.1", version, request).await
+}
+
+/// Ids and states; `None` while the groups are loaded.
+async fn list(groups: &Arc<GroupService>) -> Option<Vec<(String, String)>> {
+    match ask(groups, 5, RequestKind::ListGroups(ListGroupsRequest::default())).await {
+        Ok(ResponseKind::ListGroups(listed)) => Some(
+            listed
+                .groups
+                .iter()
+                .map(|g| (g.group_id.to_string(), g.group_state.to_string()))
+                .collect(),
+        ),
+        Err(ResponseError::CoordinatorLoadInProgress) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn join(groups: &Arc<GroupService>, id: &str, member: &str) -> JoinGroupResponse {
+    join_for(groups, id, member, 10_000).await
+}
+
+async fn join_for(groups: &Arc<GroupService>, id: &str, member: &str, session_ms: i32) -> JoinGroupResponse {
+    let protocol = JoinGroupRequestProtocol::default()
+        .with_name(text("range"))
+        .with_metadata(Bytes::from("t"));
+    let request = JoinGroupRequest::default()
+        .with_group_id(group(id))
+        .with_member_id(text(member))
+        .with_session_timeout_ms(session_ms)
+        .with_rebalance_timeout_ms(30_000)
+        .with_protocol_type(text("consumer"))
+        .with_protocols(vec![protocol]);
+    match ask(groups, 9, RequestKind::JoinGroup(request)).await {
+        Ok(ResponseKind::JoinGroup(response)) => response,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The only member of a group, in a stable generation.
+async fn member(groups: &Arc<GroupService>, id: &str) -> String {
+    member_for(groups, id, 10_000).await
+}
+
+async fn member_for(groups: &Arc<GroupService>, id: &str, session_ms: i32) -> String {
+    let told = join_for(groups, id, "", session_ms).await;
+    assert_eq!(told.error_code, ResponseError::MemberIdRequired.code());
+    let joined = join_for(groups, id, &told.member_id, session_ms).await;
+    assert_eq!((joined.error_code, joined.generation_id), (0, 1));
+    let assignment = SyncGroupRequestAssignment::default()
+        .with_member_id(joined.member_id.clone())
+        .with_assignment(Bytes::from("all of it"));
+    let request = SyncGroupRequest::default()
+        .with_group_id(group(id))
+        .with_member_id(joined.member_id.clone())
+        .with_generation_id(1)
+        .with_assignments(vec![assignment]);
+    match ask(groups, 5, RequestKind::SyncGroup(request)).await {
+        Ok(ResponseKind::SyncGroup(synced)) => assert_eq!(
+            (synced.error_code, &synced.assignment[..]),
+            (0, &b"all of it"[..])
+        ),
+        other => panic!("{other:?}"),
+    }
+    joined.member_id.to_string()
+}
+
+async fn heartbeat(groups: &Arc<GroupService>, id: &str, member: &str, generation: i32) -> i16 {
+    let request = HeartbeatRequest::default()
+        .with_group_id(group(id))
+        .with_member_id(text(member))
+        .with_generation_id(generation);
+    match ask(groups, 4, RequestKind::Heartbeat(request)).await {
+        Ok(ResponseKind::Heartbeat(response)) => response.error_code,
+        Err(error) => error.code(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn commit(
+    groups: &Arc<GroupService>,
+    id: &str,
+    member: (&str, i32),
+    partitions: std::ops::Range<i32>,
+    metadata: &str,
+) -> Vec<i16> {
+    let partitions = partitions.map(|index| {
+        OffsetCommitRequestPartition::default()
+            .with_partition_index(index)
+            .with_committed_offset(i64::from(index) + 100)
+            .with_committed_metadata(Some(text(metadata)))
+    });
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(TopicName(text("t")))
+        .with_partitions(partitions.collect());
+    let request = OffsetCommitRequest::default()
+        .with_group_id(group(id))
+        .with_member_id(text(member.0))
+        .with_generation_id_or_member_epoch(member.1)
+        .with_topics(vec![topic]);
+    match ask(groups, 9, RequestKind::OffsetCommit(request)).await {
+        Ok(ResponseKind::OffsetCommit(response)) => response
+            .topics
+            .iter()
+            .flat_map(|t| &t.partitions)
+            .map(|p| p.error_code)
+            .collect(),
+        Err(error) => vec![error.code()],
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Partition, offset and metadata of everything that is committed.
+async fn committed(groups: &Arc<GroupService>, id: &str) -> Vec<(i32, i64, String)> {
+    let of = OffsetFetchRequestGroup::default()
+        .with_group_id(group(id))
+        .with_topics(None);
+    let request = OffsetFetchRequest::default().with_groups(vec![of]);
+    match ask(groups, 9, RequestKind::OffsetFetch(request)).await {
+        Ok(ResponseKind::OffsetFetch(response)) => {
+            let partitions = response.groups[0]
+                .topics
+                .iter()
+                .flat_map(|topic| &topic.partitions);
+            partitions
+                .map(|p| {
+                    (
+                        p.partition_index,
+                        p.committed_offset,
+                        p.metadata.as_deref().unwrap_or_default().to_owned(),
+                    )
+                })
+                .collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+const NOBODY: (&str, i32) = ("", -1);
+
+#[tokio::test(start_paused = true)]
+async fn a_take_over_needs_no_rebalance() {
+    let mut lab = Lab::new();
+    let first = lab.open().await;
+    let id = member(&first, "g").await;
+    assert_eq!(commit(&first, "g", (&id, 1), 0..2, "mine").await, [0, 0]);
+    let second = lab.open().await;
+    assert_eq!(heartbeat(&second, "g", &id, 1).await, 0);
+    assert_eq!(commit(&second, "g", (&id, 1), 1..2, "").await, [0]);
+    let expected = [(0, 100, "mine".to_owned()), (1, 101, String::new())];
+    assert_eq!(committed(&second, "g").await, expected);
+    // Who asks the former leader is sent away, without an answer that could be wrong.
+    assert_eq!(
+        commit(&first, "g", (&id, 1), 0..1, "lost").await,
+        [ResponseError::NotCoordinator.code()]
+    );
+    assert_eq!(committed(&second, "g").await, expected);
+    // Members that do not come back are given up.
+    lab.env.sleep(Duration::from_secs(11)).await;
+    assert_eq!(
+        heartbeat(&second, "g", &id, 1).await,
+        ResponseError::UnknownMemberId.code()
+    );
+    assert_eq!(
+        list(&second).await.unwrap(),
+        [("g".to_owned(), "Empty".to_owned())]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_when_the_shard_is_lost_is_sent_on() {
+    let mut lab = Lab::new();
+    let first = lab.open().await;
+    let id = member(&first, "g").await;
+    // A second member joins: both have to, and the first does not.
+    let told = join(&first, "g", "").await.member_id;
+    let waits = {
+        let (groups, told) = (first.clone(), told.clone());
+        let request = JoinGroupRequest::default()
+            .with_group_id(group("g"))
+            .with_member_id(told)
+            .with_session_timeout_ms(10_000)
+            .with_rebalance_timeout_ms(30_000)
+            .with_protocol_type(text("consumer"))
+            .with_protocols(vec![JoinGroupRequestProtocol::default().with_name(text("range"))]);
+        lab.env
+            .spawn(async move { ask(&groups, 9, RequestKind::JoinGroup(request)).await })
+    };
+    lab.env.sleep(Duration::from_millis(100)).await;
+    assert_eq!(
+        heartbeat(&first, "g", &id, 1).await,
+        ResponseError::RebalanceInProgress.code()
+    );
+    let _second = lab.open().await;
+    assert_eq!(waits.await.unwrap().unwrap_err(), ResponseError::NotCoordinator);
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_are_only_asked_about_leave_nothing() {
+    let mut lab = Lab::new();
+    let groups = lab.open().await;
+    for number in 0..100 {
+        join(&groups, &format!("g{number}"), "").await;
+    }
+    assert_eq!(
+        join(&groups, "other", "unknown").await.error_code,
+        ResponseError::UnknownMemberId.code()
+    );
+    lab.env.sleep(Duration::from_secs(11)).await;
+    assert!(list(&groups).await.unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_without_members_and_offsets_is_forgotten() {
+    let mut lab = Lab::new();
+    let groups = lab.open().await;
+    let id = member(&groups, "g").await;
+    assert_eq!(commit(&groups, "kept", NOBODY, 0..1, "").await, [0]);
+    let request = LeaveGroupRequest::default()
+        .with_group_id(group("g"))
+        .with_member_id(text(&id));
+    ask(&groups, 2, RequestKind::LeaveGroup(request)).await.unwrap();
+    lab.env.sleep(Duration::from_secs(700)).await;
+    let kept = [("kept".to_owned(), "Empty".to_owned())];
+    assert_eq!(list(&groups).await.unwrap(), kept);
+    let groups = lab.open().await;
+    assert_eq!(list(&groups).await.unwrap(), kept, "in the log, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn offsets_expire_seven_days_after_the_last_member_left() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    const SESSION: Duration = Duration::from_secs(30 * 60);
+    let mut lab = Lab::new();
+    let groups = lab.open().await;
+    let id = member_for(&groups, "g", 30 * 60 * 1_000).await;
+    assert_eq!(commit(&groups, "g", (&id, 1), 0..1, "").await, [0]);
+    // It lives for longer than that without committing anything.
+    for _ in 0..10 * 48 {
+        assert_eq!(heartbeat(&groups, "g", &id, 1).await, 0);
+        lab.env.sleep(SESSION - Duration::from_secs(1)).await;
+    }
+    assert_eq!(committed(&groups, "g").await.len(), 1);
+    lab.env.sleep(6 * DAY).await;
+    assert_eq!(committed(&groups, "g").await.len(), 1);
+    lab.env.sleep(2 * DAY).await;
+    assert!(committed(&groups, "g").await.is_empty());
+    assert!(list(&groups).await.unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_larger_than_the_log_takes_at_once_is_kept_whole() {
+    let mut lab = Lab::new();
+    let groups = lab.open().await;
+    // 24 MiB of metadata: more than a slot of the log.
+    let codes = commit(&groups, "g", NOBODY, 0..6_000, &"m".repeat(4_096)).await;
+    assert!(codes.len() == 6_000 && codes.iter().all(|code| *code == 0));
+    assert_eq!(committed(&groups, "g").await.len(), 6_000);
+    let codes = commit(&groups, "g", NOBODY, 0..1, &"m".repeat(4_097)).await;
+    assert_eq!(codes, [ResponseError::OffsetMetadataTooLarge.code()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_groups_without_members_are_deleted() {
+    let mut lab = Lab::new();
+    let groups = lab.open().await;
+    let id = member(&groups, "busy").await;
+    commit(&groups, "idle", NOBODY, 0..1, "").await;
+    let names = ["busy", "idle", "missing"].map(group).to_vec();
+    let request = DeleteGroupsRequest::default().with_groups_names(names);
+    let Ok(ResponseKind::DeleteGroups(deleted)) = ask(&groups, 2, RequestKind::DeleteGroups(request)).await
+    else {
+        panic!()
+    };
+    let codes: Vec<i16> = deleted.results.iter().map(|result| result.error_code).collect();
+    let expected = [
+        ResponseError::NonEmptyGroup.code(),
+        0,
+        ResponseError::GroupIdNotFound.code(),
+    ];
+    assert_eq!(codes, expected);
+    assert!(committed(&groups, "idle").await.is_empty());
+    assert_eq!(heartbeat(&groups, "busy", &id, 1).await, 0);
+
+    let request = DescribeGroupsRequest::default().with_groups(vec![group("busy"), group("idle")]);
+    let Ok(ResponseKind::DescribeGroups(described)) =
+        ask(&groups, 6, RequestKind::DescribeGroups(request)).await
+    else {
+        panic!()
+    };
+    let [busy, idle] = &described.groups[..] else {
+        panic!()
+    };
+    assert_eq!((busy.group_state.as_str(), busy.members.len()), ("Stable", 1));
+    assert_eq!(busy.members[0].client_host.as_str(), "/127.0.0.1");
+    assert_eq!(
+        (idle.error_code, idle.group_state.as_str()),
+        (ResponseError::GroupIdNotFound.code(), "Dead")
+    );
+}
