@@ -67,6 +67,8 @@ enum Absent {
     Gone,
     /// No answer: it may be alive.
     Silent,
+    /// It answered, and does not take this node.
+    Refused,
 }
 
 impl Membership {
@@ -112,6 +114,11 @@ impl Membership {
                     }
                 }
                 Err(_) if *self.stage.borrow() == Stage::Leaving => return,
+                Err(Absent::Refused) => {
+                    // Another process has this node's id: a controller there is.
+                    last_answer = self.env.instant();
+                    self.env.sleep(self.env.jittered(PAUSE)).await;
+                }
                 Err(absent) => {
                     self.env.sleep(self.env.jittered(PAUSE)).await;
                     let named = self.find_controller().await;
@@ -188,7 +195,7 @@ impl Membership {
                     let error = ResponseError::try_from_code(answer.error_code);
                     tracing::warn!(?error, node = %self.node.node, "the controller refuses this node");
                 }
-                Err(Absent::Silent)
+                Err(Absent::Refused)
             }
             Err(RpcError::Unreachable { .. }) => Err(Absent::Gone),
             Err(error) => {
