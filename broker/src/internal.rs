@@ -15,12 +15,13 @@ use coordinator::protocol::{
     TailRequest, TailResponse, api_key,
 };
 use coordinator::shard::ShardService;
+use kafka_wire::flex::{Decode, Encode};
 use kafka_wire::frame::RequestHeader;
 use kafka_wire::{RequestKind, ResponseError, ResponseKind, request, response};
 use types::{LogOffset, ShardId, Timestamp};
 
 use crate::membership::Coordination;
-use crate::rpc::{Handler, decode, encode};
+use crate::rpc::Handler;
 
 /// The services of a coordinator process, as RPCs.
 pub struct Internal {
@@ -154,10 +155,10 @@ fn reply(header: &RequestHeader, answer: &ResponseKind) -> Result<Bytes, Respons
 /// Decodes a request for a shard, asks the shard, and encodes what it says (or `$refused` with an error code).
 macro_rules! shard_call {
     ($self:ident, $body:ident, $request:ty, $method:ident, |$code:ident| $refused:expr) => {{
-        let request: $request = decode($body).ok()?;
+        let request = <$request>::from_bytes($body).ok()?;
         match $self.shard(request.shard) {
-            Ok(shard) => encode(&shard.$method(request).await),
-            Err($code) => encode(&$refused),
+            Ok(shard) => shard.$method(request).await.to_bytes(),
+            Err($code) => $refused.to_bytes(),
         }
     }};
 }
@@ -233,9 +234,12 @@ impl Handler for Internal {
                     ErrorResponse { error_code }
                 })
             }
-            api_key::HEARTBEAT => encode(&self.heartbeat(decode(body).ok()?).await),
-            api_key::ALLOCATE_PRODUCER_IDS => encode(&self.allocate_producer_ids(decode(body).ok()?).await),
-            api_key::FORWARD => encode(&self.forward(decode(body).ok()?).await),
+            api_key::HEARTBEAT => self.heartbeat(Decode::from_bytes(body).ok()?).await.to_bytes(),
+            api_key::ALLOCATE_PRODUCER_IDS => self
+                .allocate_producer_ids(Decode::from_bytes(body).ok()?)
+                .await
+                .to_bytes(),
+            api_key::FORWARD => self.forward(Decode::from_bytes(body).ok()?).await.to_bytes(),
             _ => return None,
         };
         Some(answer)

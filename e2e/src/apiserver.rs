@@ -63,7 +63,7 @@ impl ApiServer {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         std::fs::write(dir.path().join("kubeconfig"), kubeconfig(port, &certificate))?;
-        let client = connect(dir.path(), None).await?;
+        let client = connect(dir.path()).await?;
         // The server makes this namespace itself, after it can store things.
         let namespaces: Api<Namespace> = Api::all(client.clone());
         while namespaces.get("default").await.is_err() {
@@ -114,11 +114,6 @@ impl ApiServer {
     /// A client that may do everything.
     pub fn client(&self) -> Client {
         self.client.clone()
-    }
-
-    /// A client that may do what RBAC allows `user`, for example `system:serviceaccount:NAMESPACE:NAME`.
-    pub async fn client_as(&self, user: &str) -> anyhow::Result<Client> {
-        connect(self.dir.path(), Some(user)).await
     }
 
     /// File for `KUBECONFIG`.
@@ -326,9 +321,8 @@ fn kubeconfig(port: u16, certificate: &Path) -> String {
     .to_string()
 }
 
-async fn connect(dir: &Path, user: Option<&str>) -> anyhow::Result<Client> {
+async fn connect(dir: &Path) -> anyhow::Result<Client> {
     let kubeconfig = Kubeconfig::read_from(dir.join("kubeconfig"))?;
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    config.auth_info.impersonate = user.map(str::to_owned);
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
 }

@@ -1,11 +1,13 @@
 //! Passing requests on to who owns them: groups to their shard, topic administration to the controller.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use env::Instant;
 use kafka_protocol::protocol::Request;
 use kafka_wire::{DecodeError, EncodeError, ResponseError, ResponseKind, client};
+use types::ShardId;
 
 use super::Api;
 use super::call::Call;
@@ -78,5 +80,54 @@ impl Api {
             .forward(to, &call.peer.host, body, deadline)
             .await?;
         Ok(client::decode::<R>(answer, version)?.1)
+    }
+
+    /// Has every owner answer for its own of several groups, in parallel. `part` makes the request for some of them,
+    /// `results` takes the answer apart, `failed` stands in for a group whose owner cannot be reached.
+    pub(super) async fn ask_owners<G: Clone, R: Request, T>(
+        &self,
+        call: &Call,
+        groups: &[G],
+        id: impl Fn(&G) -> &str,
+        part: impl Fn(Vec<G>) -> R,
+        results: impl Fn(R::Response) -> Vec<T>,
+        failed: impl Fn(G) -> T,
+    ) -> Vec<T> {
+        let image = self.metadata.image();
+        let mut by_shard: BTreeMap<ShardId, Vec<G>> = BTreeMap::new();
+        for group in groups {
+            by_shard
+                .entry(image.group_shard(id(group)))
+                .or_default()
+                .push(group.clone());
+        }
+        let deadline = self.env.instant() + GROUP;
+        let asked = by_shard.into_iter().map(|(shard, groups)| {
+            let request = part(groups.clone());
+            let (results, failed) = (&results, &failed);
+            async move {
+                match self
+                    .ask(
+                        call,
+                        Destination::Shard(shard),
+                        &request,
+                        call.version(),
+                        deadline,
+                    )
+                    .await
+                {
+                    Ok(answer) => results(answer),
+                    Err(error) => {
+                        tracing::debug!(%shard, %error, "the owner of groups cannot be reached");
+                        groups.into_iter().map(failed).collect()
+                    }
+                }
+            }
+        });
+        futures::future::join_all(asked)
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }

@@ -1,18 +1,14 @@
-use std::collections::BTreeMap;
-
 use kafka_wire::ResponseError;
 use kafka_wire::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use kafka_wire::messages::offset_fetch_response::{
     OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponseTopic,
 };
 use kafka_wire::messages::{OffsetFetchRequest, OffsetFetchResponse};
-use types::ShardId;
 
 use super::Api;
 use super::call::Call;
 use super::forward::GROUP;
 use crate::net::Answer;
-use crate::rpc::Destination;
 
 /// First version that asks for several groups.
 const GROUPS: i16 = 8;
@@ -28,56 +24,38 @@ impl Api {
                 .to_group(call, &group, GROUP, |_| failed_single(request).into())
                 .await;
         }
-        let image = self.metadata.image();
-        let mut by_shard: BTreeMap<ShardId, Vec<OffsetFetchRequestGroup>> = BTreeMap::new();
-        for group in &request.groups {
-            by_shard
-                .entry(image.group_shard(&group.group_id))
-                .or_default()
-                .push(group.clone());
-        }
-        let failed = |groups: &[OffsetFetchRequestGroup]| {
-            let failed = OffsetFetchResponseGroup::default().with_error_code(FAILED.code());
-            groups
-                .iter()
-                .map(|group| failed.clone().with_group_id(group.group_id.clone()))
-                .collect::<Vec<_>>()
-        };
-        if let Some(first) = request.groups.first()
-            && by_shard.len() == 1
-        {
-            let group = first.group_id.0.clone();
-            let failed = |_| {
+        if let [group] = request.groups.as_slice() {
+            // The common case: the owner's answer is passed back as it is.
+            let group = group.clone();
+            let id = group.group_id.0.clone();
+            let answer = |_| {
                 OffsetFetchResponse::default()
-                    .with_groups(failed(&request.groups))
+                    .with_groups(vec![failed(group)])
                     .into()
             };
-            return self.to_group(call, &group, GROUP, failed).await;
+            return self.to_group(call, &id, GROUP, answer).await;
         }
-        let deadline = self.env.instant() + GROUP;
-        let asked = by_shard.into_iter().map(|(shard, groups)| {
-            let part = request.clone().with_groups(groups.clone());
-            let (call, failed) = (&call, &failed);
-            async move {
-                match self
-                    .ask(call, Destination::Shard(shard), &part, call.version(), deadline)
-                    .await
-                {
-                    Ok(answer) => answer.groups,
-                    Err(error) => {
-                        tracing::debug!(%shard, %error, "offsets of groups cannot be fetched");
-                        failed(&groups)
-                    }
-                }
-            }
-        });
-        let groups = futures::future::join_all(asked)
-            .await
-            .into_iter()
-            .flatten()
-            .collect();
+        let part = |groups| request.clone().with_groups(groups);
+        let results = |answer: OffsetFetchResponse| answer.groups;
+        let groups = &request.groups;
+        let groups = self
+            .ask_owners(
+                &call,
+                groups,
+                |group| group.group_id.as_str(),
+                part,
+                results,
+                failed,
+            )
+            .await;
         call.reply(OffsetFetchResponse::default().with_groups(groups))
     }
+}
+
+fn failed(group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+    OffsetFetchResponseGroup::default()
+        .with_group_id(group.group_id)
+        .with_error_code(FAILED.code())
 }
 
 /// The error stands with every partition, too: before version 2 there is no other place.

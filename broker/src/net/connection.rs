@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use env::{Env, Stream, WriteHalf};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -157,7 +156,7 @@ async fn write(
             }
         };
         match answer {
-            Answer::Reply(reply) => append(&mut out, reply),
+            Answer::Reply(reply) => out.append(reply),
             Answer::Silence => {}
             Answer::Close => break,
         }
@@ -169,16 +168,6 @@ async fn write(
         send(&env, &mut writing, &mut out).await;
     }
     let _ = writing.shutdown().await;
-}
-
-fn append(out: &mut Rope, reply: Rope) {
-    if out.is_empty() {
-        *out = reply;
-        return;
-    }
-    for segment in reply.segments() {
-        out.push(Bytes::clone(segment));
-    }
 }
 
 /// False when the connection is gone, or the peer has not read for as long as an idle one is kept.

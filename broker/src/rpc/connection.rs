@@ -1,19 +1,20 @@
 //! The calling side: one connection per peer, shared by all callers.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use bytes::{Buf, Bytes, BytesMut};
 use env::{Env, Instant};
 use kafka_wire::flex::{Decode, Encode};
+use kafka_wire::frame::read_frame;
+use kafka_wire::rope::Rope;
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot};
 use types::FastMap;
 
-use super::{MAX_FRAME, RpcError, decode, request_frame};
+use super::{MAX_FRAME, RpcError, request_frame, write_queue};
 
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 const QUEUE: usize = 256;
@@ -49,7 +50,7 @@ impl Pool {
             let connection = self.connection(address).await?;
             connection.call(api_key, request).await
         });
-        decode(answer.await.map_err(|_| RpcError::TimedOut)??).map_err(RpcError::from)
+        R::from_bytes(answer.await.map_err(|_| RpcError::TimedOut)??).map_err(RpcError::from)
     }
 
     async fn connection(&self, address: &str) -> Result<Arc<Connection>, RpcError> {
@@ -78,7 +79,7 @@ impl Pool {
 struct Connection {
     address: String,
     next_id: AtomicI32,
-    outgoing: mpsc::Sender<Bytes>,
+    outgoing: mpsc::Sender<Rope>,
     waiting: Arc<Waiting>,
 }
 
@@ -108,27 +109,20 @@ impl Drop for Call<'_> {
 impl Connection {
     fn start(env: &Env, stream: env::Stream, address: &str) -> Connection {
         let (mut reading, mut writing) = stream.into_split();
-        let (outgoing, mut queue) = mpsc::channel::<Bytes>(QUEUE);
+        let (outgoing, queue) = mpsc::channel(QUEUE);
         let waiting = Arc::new(Waiting(Mutex::new(Some(FastMap::default()))));
 
         let closing = waiting.clone();
         env.spawn(async move {
-            while let Some(frame) = queue.recv().await {
-                let mut frames = vec![frame];
-                while let Ok(frame) = queue.try_recv() {
-                    frames.push(frame);
-                }
-                if write_all(&mut writing, frames).await.is_err() {
-                    break;
-                }
-            }
+            write_queue(queue, &mut writing).await;
             closing.close();
             let _ = writing.shutdown().await;
         });
 
         let answers = waiting.clone();
         env.spawn(async move {
-            while let Ok(frame) = read_frame(&mut reading).await {
+            let mut buffer = BytesMut::new();
+            while let Ok(Some(frame)) = read_frame(&mut reading, &mut buffer, MAX_FRAME).await {
                 let Some((id, body)) = split_response(frame) else {
                     break;
                 };
@@ -170,52 +164,11 @@ impl Connection {
             id,
         };
         self.outgoing
-            .send(request_frame(api_key, id, request))
+            .send(request_frame(api_key, id, request.to_bytes()))
             .await
             .map_err(|_| broken())?;
         answer.await.map_err(|_| broken())
     }
-}
-
-/// Writes all buffers, whatever number a single write takes.
-pub(super) async fn write_all(writing: &mut env::WriteHalf, mut frames: Vec<Bytes>) -> std::io::Result<()> {
-    let mut rest = frames.as_mut_slice();
-    while !rest.is_empty() {
-        let slices: Vec<IoSlice<'_>> = rest.iter().map(|frame| IoSlice::new(frame)).collect();
-        let mut written = writing.write_vectored(&slices).await?;
-        if written == 0 {
-            return Err(std::io::ErrorKind::WriteZero.into());
-        }
-        while let Some(first) = rest.first_mut() {
-            if first.len() > written {
-                first.advance(written);
-                break;
-            }
-            written -= first.len();
-            rest = rest.get_mut(1..).unwrap_or_default();
-        }
-    }
-    writing.flush().await
-}
-
-/// Reads one frame without its length prefix.
-pub(super) async fn read_frame(reading: &mut env::ReadHalf) -> std::io::Result<Bytes> {
-    let length = usize::try_from(reading.read_u32().await?).unwrap_or(usize::MAX);
-    if length > MAX_FRAME {
-        return Err(std::io::Error::new(
-            std::io::ErrorKind::InvalidData,
-            "frame too large",
-        ));
-    }
-    // Grows as bytes come in: an announced length alone costs nothing.
-    let mut frame = BytesMut::with_capacity(length.min(64 << 10));
-    let mut limited = reading.take(length as u64);
-    while frame.len() < length {
-        if limited.read_buf(&mut frame).await? == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    Ok(frame.freeze())
 }
 
 fn split_response(mut frame: Bytes) -> Option<(i32, Bytes)> {

@@ -7,9 +7,9 @@ use cluster::protocol::{
     AllocateProducerIdsRequest, AllocateProducerIdsResponse, ForwardRequest, ForwardResponse,
 };
 use coordinator::protocol::{
-    CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest,
-    DeleteRecordsResponse, DeleteTopicsRequest, ErrorResponse, FindBatchesRequest, FindBatchesResponse,
-    HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse, TailRequest, TailResponse, api_key,
+    CommitFileRequest, CommitFileResponse, DeleteRecordsRequest, DeleteRecordsResponse, ErrorResponse,
+    FindBatchesRequest, FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse,
+    TailRequest, TailResponse, api_key,
 };
 use env::{Env, Instant};
 use kafka_wire::ResponseError;
@@ -144,38 +144,6 @@ impl Coordinators {
             request,
             deadline,
             attempt,
-        )
-        .await
-    }
-
-    /// `DisklessCreatePartitions`.
-    pub async fn create_partitions(
-        &self,
-        request: &CreatePartitionsRequest,
-        deadline: Instant,
-    ) -> Result<ErrorResponse, RpcError> {
-        self.call(
-            Destination::Shard(request.shard),
-            api_key::CREATE_PARTITIONS,
-            request,
-            deadline,
-            ATTEMPT,
-        )
-        .await
-    }
-
-    /// `DisklessDeleteTopics`.
-    pub async fn delete_topics(
-        &self,
-        request: &DeleteTopicsRequest,
-        deadline: Instant,
-    ) -> Result<ErrorResponse, RpcError> {
-        self.call(
-            Destination::Shard(request.shard),
-            api_key::DELETE_TOPICS,
-            request,
-            deadline,
-            ATTEMPT,
         )
         .await
     }

@@ -12,8 +12,10 @@ pub use coordinators::{Coordinators, Destination};
 pub use server::{Handler, serve};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use env::WriteHalf;
 use kafka_wire::DecodeError;
-use kafka_wire::flex::{Decode, Encode};
+use kafka_wire::rope::{Rope, write_vectored_all};
+use tokio::sync::mpsc;
 
 /// Largest frame taken from a peer, bytes.
 const MAX_FRAME: usize = 128 << 20;
@@ -43,44 +45,41 @@ impl From<DecodeError> for RpcError {
     }
 }
 
-/// A request or reply header plus body, with its length prefix.
-fn request_frame(api_key: i16, correlation_id: i32, body: &impl Encode) -> Bytes {
-    let mut frame = BytesMut::with_capacity(256);
-    frame.put_i32(0);
-    frame.put_i16(api_key);
-    frame.put_i16(0);
-    frame.put_i32(correlation_id);
-    frame.put_i16(-1);
-    frame.put_u8(0);
-    body.encode(&mut frame);
-    with_length(frame)
+/// A frame of `header` and `body`, with its length prefix.
+fn frame(header: &[u8], body: Bytes) -> Rope {
+    let mut head = BytesMut::with_capacity(4 + header.len());
+    head.put_u32(u32::try_from(header.len() + body.len()).unwrap_or(u32::MAX));
+    head.put_slice(header);
+    let mut frame = Rope::from(head.freeze());
+    frame.push(body);
+    frame
 }
 
-fn response_frame(correlation_id: i32, body: &[u8]) -> Bytes {
-    let mut frame = BytesMut::with_capacity(body.len() + 9);
-    frame.put_i32(0);
-    frame.put_i32(correlation_id);
-    frame.put_u8(0);
-    frame.put_slice(body);
-    with_length(frame)
+fn request_frame(api_key: i16, correlation_id: i32, body: Bytes) -> Rope {
+    let mut header = BytesMut::with_capacity(11);
+    header.put_i16(api_key);
+    header.put_i16(0);
+    header.put_i32(correlation_id);
+    header.put_i16(-1);
+    header.put_u8(0);
+    frame(&header, body)
 }
 
-fn with_length(mut frame: BytesMut) -> Bytes {
-    let length = u32::try_from(frame.len() - 4).unwrap_or(u32::MAX).to_be_bytes();
-    for (to, from) in frame.iter_mut().zip(length) {
-        *to = from;
+fn response_frame(correlation_id: i32, body: Bytes) -> Rope {
+    let mut header = BytesMut::with_capacity(5);
+    header.put_i32(correlation_id);
+    header.put_u8(0);
+    frame(&header, body)
+}
+
+/// Writes what is queued, together what waits together, until the queue or the connection ends.
+async fn write_queue(mut queue: mpsc::Receiver<Rope>, writing: &mut WriteHalf) {
+    while let Some(mut out) = queue.recv().await {
+        while let Ok(next) = queue.try_recv() {
+            out.append(next);
+        }
+        if write_vectored_all(writing, out).await.is_err() {
+            return;
+        }
     }
-    frame.freeze()
-}
-
-/// Decodes a whole body.
-pub fn decode<T: Decode>(mut body: Bytes) -> Result<T, DecodeError> {
-    T::decode(&mut body)
-}
-
-/// Encodes a body.
-pub fn encode(body: &impl Encode) -> Bytes {
-    let mut out = BytesMut::with_capacity(256);
-    body.encode(&mut out);
-    out.freeze()
 }

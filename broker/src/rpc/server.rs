@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use env::{Env, Listener, Stream};
+use kafka_wire::frame::read_frame;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::connection::{read_frame, write_all};
-use super::response_frame;
+use super::{MAX_FRAME, response_frame, write_queue};
 
 /// Requests of one connection that are worked on at the same time. Long polls of all partitions of a broker share
 /// one connection, so this is not small.
@@ -39,20 +39,11 @@ pub async fn serve(env: Env, mut listener: Listener, handler: Arc<dyn Handler>) 
 async fn connection(env: Env, stream: Stream, handler: Arc<dyn Handler>) {
     let peer = stream.peer().to_owned();
     let (mut reading, mut writing) = stream.into_split();
-    let (answers, mut queue) = mpsc::channel::<Bytes>(256);
-    let writer = env.spawn(async move {
-        while let Some(frame) = queue.recv().await {
-            let mut frames = vec![frame];
-            while let Ok(frame) = queue.try_recv() {
-                frames.push(frame);
-            }
-            if write_all(&mut writing, frames).await.is_err() {
-                return;
-            }
-        }
-    });
+    let (answers, queue) = mpsc::channel(256);
+    let writer = env.spawn(async move { write_queue(queue, &mut writing).await });
     let slots = Arc::new(Semaphore::new(IN_FLIGHT));
-    while let Ok(frame) = read_frame(&mut reading).await {
+    let mut buffer = BytesMut::new();
+    while let Ok(Some(frame)) = read_frame(&mut reading, &mut buffer, MAX_FRAME).await {
         let Some((api_key, correlation_id, body)) = split_request(frame) else {
             tracing::warn!(%peer, "not an internal request: connection closed");
             break;
@@ -66,7 +57,7 @@ async fn connection(env: Env, stream: Stream, handler: Arc<dyn Handler>) {
             match handler.handle(api_key, body).await {
                 Some(body) => {
                     // The peer may be gone.
-                    let _ = answers.send(response_frame(correlation_id, &body)).await;
+                    let _ = answers.send(response_frame(correlation_id, body)).await;
                 }
                 None => tracing::warn!(%peer, api_key, "unreadable internal request dropped"),
             }

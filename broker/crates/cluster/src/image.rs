@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kafka_wire::flex_struct;
-use types::{FastMap, NodeId, ShardId, TopicId, TopicPartition};
+use types::{FastMap, NodeId, ShardId, TopicId};
 
 flex_struct! {
     /// The picture as it travels from the controller to the nodes.
@@ -120,12 +120,6 @@ impl MetadataImage {
     /// Topic by id.
     pub fn topic_by_id(&self, id: TopicId) -> Option<&Topic> {
         self.record.topics.get(*self.by_id.get(&id)?)
-    }
-
-    /// The shard that orders a partition.
-    pub fn shard_of(&self, partition: TopicPartition) -> Option<ShardId> {
-        let index = usize::try_from(partition.partition).ok()?;
-        self.topic_by_id(partition.topic)?.partitions.get(index).copied()
     }
 
     /// A shard by id.

@@ -183,14 +183,6 @@ impl Listener {
             .unwrap_or(0)
     }
 
-    /// The operating system's listener, for servers that bring their own connections (HTTP); `None` in a simulation.
-    pub fn into_tcp(self) -> Option<TcpListener> {
-        match self.kind {
-            ListenerKind::Tcp(listener) => Some(listener),
-            ListenerKind::Sim(_) => None,
-        }
-    }
-
     /// The next connection.
     pub async fn accept(&mut self) -> io::Result<Stream> {
         match &mut self.kind {

@@ -1,8 +1,8 @@
 //! A group as it is kept in the shard's log.
 #![allow(missing_docs, reason = "fields say what they are; what needs words has them")]
 
-use bytes::{Bytes, BytesMut};
-use kafka_wire::flex::{Decode, Encode};
+use bytes::Bytes;
+use kafka_wire::flex::Decode;
 use kafka_wire::{DecodeError, flex_struct};
 use types::Timestamp;
 
@@ -49,14 +49,9 @@ pub(crate) const MAX_ASSIGNMENTS: usize = 6 * 1024 * 1024;
 pub(crate) const VERSION: u16 = 0;
 
 impl GroupRecord {
-    pub(crate) fn to_bytes(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        self.encode(&mut out);
-        out.freeze()
-    }
-
-    pub(crate) fn from_bytes(mut bytes: Bytes) -> Result<GroupRecord, DecodeError> {
-        let record = GroupRecord::decode(&mut bytes)?;
+    /// Reads a record of a version that is known.
+    pub(crate) fn read(bytes: Bytes) -> Result<GroupRecord, DecodeError> {
+        let record = GroupRecord::from_bytes(bytes)?;
         match record.version {
             VERSION => Ok(record),
             newer => Err(DecodeError::Malformed(format!("group record of version {newer}"))),

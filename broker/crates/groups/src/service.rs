@@ -7,6 +7,7 @@ use std::time::Duration;
 use coordinator::replica::ReplicaError;
 use coordinator::shard::{ShardService, StoredOffset};
 use env::{Env, Instant};
+use kafka_wire::flex::Encode;
 use kafka_wire::messages::leave_group_response::MemberResponse;
 use kafka_wire::messages::{
     DeleteGroupsRequest, DeleteGroupsResponse, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest,
@@ -126,7 +127,7 @@ impl GroupService {
                 group.note_commit();
                 group
             };
-            let restored = match group.metadata.map(GroupRecord::from_bytes) {
+            let restored = match group.metadata.map(GroupRecord::read) {
                 Some(Ok(record)) => Group::restore(record, delay, now),
                 Some(Err(error)) => {
                     tracing::error!(group = group.group, %error, "a stored group cannot be read; its members join anew");

@@ -39,6 +39,12 @@ impl Rope {
         }
     }
 
+    /// Adds all segments of `other` at the end.
+    pub fn append(&mut self, mut other: Rope) {
+        self.len += other.len;
+        self.segments.append(&mut other.segments);
+    }
+
     /// Everything in one piece; copies when there is more than one segment.
     pub fn into_bytes(mut self) -> Bytes {
         self.copy_to_bytes(self.len)

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use env::{Env, Instant};
+use kafka_wire::flex::Encode;
 use kafka_wire::messages::{JoinGroupResponse, SyncGroupResponse};
 use kafka_wire::{ResponseError, ResponseKind};
 use proptest::prelude::*;
@@ -359,7 +360,7 @@ fn a_restored_group_goes_on_without_a_rebalance() {
     let (mut lab, a, b) = Lab::stable_pair();
     let record = lab.group.take_record().expect("a new generation is stored");
     let bytes = record.to_bytes();
-    let record = crate::record::GroupRecord::from_bytes(bytes).expect("reads what it wrote");
+    let record = crate::record::GroupRecord::read(bytes).expect("reads what it wrote");
     lab.group = Group::restore(record, DELAY, lab.now);
     assert_eq!(lab.group.heartbeat(lab.now, &a, None, 1), Ok(()));
     let synced = lab.sync(&b, 1, &[]);
