@@ -29,7 +29,7 @@ fn while_producing(name: &str, fault: impl FnOnce(&System) -> anyhow::Result<()>
 #[test]
 fn a1_the_demo_runs_and_can_be_run_again() -> anyhow::Result<()> {
     // The first run is what brings the system up.
-    let system = system()?;
+    system()?;
     system::xtask(&["demo", "--keep", "--name", system::CLUSTER])
 }
 

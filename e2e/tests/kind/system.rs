@@ -231,15 +231,18 @@ impl Producing {
         let mut stdin = child.stdin.take().context("no stdin")?;
         let records = sent.clone();
         let run = std::thread::spawn(move || {
-            for record in records {
+            let fed: std::io::Result<()> = records.iter().try_for_each(|record| {
                 stdin.write_all(format!("{record}\n").as_bytes())?;
                 std::thread::sleep(pause);
-            }
+                Ok(())
+            });
             drop(stdin);
+            // A client that gave up says why on stderr, which is worth more than the broken pipe.
             let output = child.wait_with_output()?;
-            if !output.status.success() {
+            if !output.status.success() || fed.is_err() {
                 bail!(
-                    "records were given up: {}",
+                    "the producer gave up ({}, {fed:?}): {}",
+                    output.status,
                     String::from_utf8_lossy(&output.stderr)
                 );
             }
