@@ -6,7 +6,7 @@ use bytes::Bytes;
 use env::Env;
 use futures::future::join_all;
 
-use crate::{Epoch, LogError, LogOffset, MetadataLog, Owner, Slot};
+use crate::{Epoch, LogError, LogOffset, MAX_ENTRY_BYTES, MetadataLog, Owner, Slot};
 
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
@@ -315,10 +315,17 @@ async fn bad_requests(logs: OpenLog<'_>, env: &Env, name: &str) -> Result<(), St
         "an empty append is taken"
     );
     let large = vec![Bytes::from(vec![0; 1 << 20]); 64];
-    ensure!(
-        invalid(writer.append(large).await.map(|_| ())),
-        "an append of 64 MiB is taken"
-    );
+    for large in [large, vec![Bytes::from(vec![0; MAX_ENTRY_BYTES + 1])]] {
+        let refused = writer.append(large).await;
+        ensure!(
+            matches!(refused, Err(LogError::TooLarge { .. })),
+            "an append that is too large gives {refused:?}"
+        );
+    }
+    writer
+        .append(vec![Bytes::from(vec![0; MAX_ENTRY_BYTES])])
+        .await
+        .map_err(said)?;
     for number in 0..4 {
         writer
             .append(entries(&[&format!("{number}")]))

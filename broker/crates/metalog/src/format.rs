@@ -32,7 +32,9 @@ pub(crate) type Hash = [u8; 32];
 
 /// The largest slot that is written, and the most that is ever read of one.
 pub(crate) const MAX_SLOT: usize = 16 * 1024 * 1024;
-/// The same for a manifest.
+/// The largest entry that fits into a slot of its own.
+pub(crate) const MAX_ENTRY: usize = MAX_SLOT - SLOT_HEADER - 4;
+/// The most that is written and read of a manifest.
 pub(crate) const MAX_MANIFEST: usize = 16 * 1024;
 
 const SLOT_MAGIC: &[u8; 8] = b"DKLSLOT\n";
@@ -88,15 +90,20 @@ fn u32_len(length: usize) -> u32 {
 }
 
 impl StoredSlot {
-    /// The slot's bytes: a header, then the entries as they are. `None` if it is too large.
-    pub(crate) fn encode(&self) -> Option<Vec<Bytes>> {
+    /// The slot's bytes: a header, then the entries as they are. [`LogError::TooLarge`] if they do not fit.
+    pub(crate) fn encode(&self) -> Result<Vec<Bytes>, LogError> {
         let entries = &self.slot.entries;
-        let index = entries.len().checked_mul(4)?;
-        let total = entries
+        let index = entries.len().saturating_mul(4);
+        let size = entries
             .iter()
-            .try_fold(SLOT_HEADER.checked_add(index)?, |sum, e| sum.checked_add(e.len()))?;
-        if total > MAX_SLOT {
-            return None;
+            .fold(SLOT_HEADER.saturating_add(index), |sum, entry| {
+                sum.saturating_add(entry.len())
+            });
+        if size > MAX_SLOT {
+            return Err(LogError::TooLarge {
+                size,
+                limit: MAX_SLOT,
+            });
         }
         let mut rest = BytesMut::with_capacity(SLOT_HEADER - PREAMBLE + index);
         rest.put_u64(self.slot.epoch.0);
@@ -114,7 +121,7 @@ impl StoredSlot {
         let mut body = Vec::with_capacity(1 + entries.len());
         body.push(header.freeze());
         body.extend(entries.iter().cloned());
-        Some(body)
+        Ok(body)
     }
 
     /// Reads the slot that should be at `offset`. `key` names the object in errors.
@@ -156,6 +163,50 @@ impl StoredSlot {
 }
 
 impl Manifest {
+    /// The first manifest of the term after `newest`.
+    pub(crate) fn next_term(newest: Option<Manifest>, owner: &Owner, nonce: Uuid) -> Manifest {
+        match newest {
+            None => Manifest {
+                sequence: 0,
+                epoch: Epoch(1),
+                nonce,
+                log_start: LogOffset(0),
+                owner: owner.clone(),
+                snapshot: None,
+            },
+            Some(newest) => Manifest {
+                sequence: newest.sequence + 1,
+                epoch: Epoch(newest.epoch.0 + u64::from(!env::mutation("reuse-epoch"))),
+                nonce,
+                owner: owner.clone(),
+                ..newest
+            },
+        }
+    }
+
+    /// The next manifest of the same term, in a log that ends at `tail`: it starts from `snapshot`, and at `log_start`.
+    pub(crate) fn with_snapshot(
+        &self,
+        snapshot: SnapshotRef,
+        log_start: LogOffset,
+        tail: LogOffset,
+    ) -> Result<Manifest, LogError> {
+        let installed = self.snapshot.as_ref().map_or(LogOffset(0), |old| old.offset);
+        if snapshot.offset < installed || snapshot.offset > tail || log_start > snapshot.offset {
+            return Err(LogError::Invalid(format!(
+                "a snapshot of offset {} with log start {log_start} does not fit: the installed one is of {installed}, \
+                 the log ends at {tail}",
+                snapshot.offset
+            )));
+        }
+        Ok(Manifest {
+            sequence: self.sequence + 1,
+            log_start: log_start.max(self.log_start),
+            snapshot: Some(snapshot),
+            ..self.clone()
+        })
+    }
+
     /// The manifest's bytes.
     pub(crate) fn encode(&self) -> Vec<Bytes> {
         let mut rest = BytesMut::new();
@@ -417,7 +468,16 @@ mod tests {
     #[test]
     fn slots_that_are_too_large_are_not_written() {
         static LARGE: [u8; MAX_SLOT] = [0; MAX_SLOT];
-        assert!(slot(&[&LARGE]).encode().is_none());
-        assert!(slot(&[&LARGE[..MAX_SLOT - SLOT_HEADER - 4]]).encode().is_some());
+        let refused = slot(&[&LARGE]).encode().unwrap_err();
+        let size = MAX_SLOT + SLOT_HEADER + 4;
+        assert_eq!(
+            refused,
+            LogError::TooLarge {
+                size,
+                limit: MAX_SLOT
+            }
+        );
+        assert!(slot(&[&LARGE[..MAX_ENTRY + 1]]).encode().is_err());
+        assert!(slot(&[&LARGE[..MAX_ENTRY]]).encode().is_ok());
     }
 }

@@ -25,21 +25,65 @@
 //! - epochs only grow, one owner per epoch;
 //! - damage is found (checksum, hash chain) and reported with the key of the object, never skipped.
 //!
-//! The engine `object` ([`ObjectLog`]) keeps a log in an object store. It needs nothing from the store but an atomic
-//! create-if-absent and reads that see completed writes. Its protocol is described in the `object` module.
+//! Two engines; [`Logs`] is a cluster's choice between them:
+//! - `object` ([`ObjectLog`]) keeps a log in the object store. It needs nothing from the store but an atomic
+//!   create-if-absent and reads that see completed writes. Its protocol is described in the `object` module.
+//! - `postgres` ([`PostgresLog`]) keeps it in tables of a PostgreSQL database: an append takes a millisecond instead
+//!   of a PUT, for the price of a database. Snapshots stay in the object store.
 
+mod bucket;
 pub mod conformance;
 mod format;
 mod object;
+mod postgres;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use blob::SharedStore;
 use bytes::Bytes;
-use env::Instant;
+use env::{Env, Instant};
 use thiserror::Error;
 use uuid::Uuid;
 
 pub use object::{ObjectLog, Options};
+pub use postgres::{Database, PostgresLog, PostgresSettings};
 pub use types::{Epoch, LogOffset};
+
+/// The largest entry that an append takes, in bytes.
+pub const MAX_ENTRY_BYTES: usize = format::MAX_ENTRY;
+
+/// Where the logs of a cluster are kept.
+#[derive(Clone, Debug)]
+pub struct Logs {
+    env: Env,
+    store: SharedStore,
+    options: Options,
+    /// `None`: in the object store.
+    database: Option<Database>,
+}
+
+impl Logs {
+    /// All logs in `database`, their snapshots in `store`; without a database all of it in `store`.
+    pub fn new(env: Env, store: SharedStore, options: Options, database: Option<Database>) -> Logs {
+        Logs {
+            env,
+            store,
+            options,
+            database,
+        }
+    }
+
+    /// The log of a name. Makes no request.
+    pub fn log(&self, name: &str) -> Arc<dyn MetadataLog> {
+        let (env, store) = (self.env.clone(), self.store.clone());
+        let options = self.options;
+        match self.database.clone() {
+            None => Arc::new(ObjectLog::new(store, name, options, env)),
+            Some(database) => Arc::new(PostgresLog::new(database, store, name, options.min_age, env)),
+        }
+    }
+}
 
 /// Who leads a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +159,15 @@ pub enum LogError {
     /// Stored bytes are not what was written, or a foreign object is in their place. Names the object.
     #[error("corrupt metadata log: {0}")]
     Corrupt(String),
-    /// The request makes no sense: too large, or an offset that is not in the log.
+    /// The entries do not fit into a slot. Nothing was written, and the writer is as good as before.
+    #[error("an append of {size} bytes; the metadata log takes {limit}")]
+    TooLarge {
+        /// What they come to, in bytes.
+        size: usize,
+        /// What fits, in bytes.
+        limit: usize,
+    },
+    /// The request makes no sense (an offset that is not in the log), or can never work as things are set up.
     #[error("{0}")]
     Invalid(String),
     /// An earlier call on this writer was cancelled half-way, so its outcome is unknown: open the log again.
@@ -142,6 +194,13 @@ pub trait MetadataLog: Send + Sync {
     /// Slots from `from` on, up to about `max_bytes` of entries but one slot at least; empty when `from` is not
     /// written yet. [`LogError::Trimmed`] when it is gone.
     async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError>;
+
+    /// Resolves when this handle hears that the slot `from` is there. An engine that is not told of appends never does, and
+    /// no engine is sure to: poll beside it.
+    async fn changed(&self, from: LogOffset) {
+        let _ = from;
+        std::future::pending().await
+    }
 
     /// The newest snapshot that a leader has installed.
     async fn snapshot(&self) -> Result<Option<SnapshotRef>, LogError>;

@@ -16,38 +16,24 @@
     reason = "helpers of tests"
 )]
 
-use std::collections::BTreeSet;
+mod support;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use blob::faults::{Decision, Fault, Faulty};
 use blob::{BlobError, MemoryStore, Operation, SharedStore};
-use bytes::Bytes;
 use env::{Env, Simulation};
-use metalog::{Epoch, LogError, LogOffset, MetadataLog, ObjectLog, Opened, Options, Owner};
-use parking_lot::Mutex;
+use metalog::{LogError, LogOffset, MetadataLog, ObjectLog, Options, Owner};
+use support::{History, SharedHistory, check, decode, lead, rebuild};
 
 const OPTIONS: Options = Options {
     confirm_after: Duration::from_secs(5),
     min_age: Duration::from_secs(40),
 };
+/// A leader rests for up to so long.
+const REST: Duration = Duration::from_secs(20);
 const RUN: Duration = Duration::from_secs(1500);
-
-/// What happened, in the order in which it was known.
-#[derive(Default)]
-struct History {
-    next_entry: u64,
-    acknowledged: Vec<(Epoch, LogOffset, Vec<u64>)>,
-    takeovers: Vec<(Epoch, LogOffset)>,
-    /// States that leaders have rebuilt, and how many acknowledgements there were when they began.
-    states: Vec<(usize, Vec<u64>)>,
-    crashes: usize,
-    fenced: usize,
-    trims: usize,
-    swept: usize,
-}
-
-type Shared = Arc<Mutex<History>>;
 
 /// Fails about one request in `one_in`, in one of many ways.
 fn unreliable(inner: &SharedStore, env: &Env, one_in: u64) -> SharedStore {
@@ -85,79 +71,7 @@ fn unreliable(inner: &SharedStore, env: &Env, one_in: u64) -> SharedStore {
     Arc::new(Faulty::new(inner.clone(), env.clone(), Arc::new(plan)))
 }
 
-fn encode(numbers: &[u64]) -> Vec<Bytes> {
-    numbers
-        .iter()
-        .map(|number| Bytes::copy_from_slice(&number.to_be_bytes()))
-        .collect()
-}
-
-fn decode(bytes: &[u8], into: &mut Vec<u64>) {
-    into.extend(
-        bytes
-            .chunks(8)
-            .map(|chunk| u64::from_be_bytes(chunk.try_into().unwrap())),
-    );
-}
-
-/// Rebuilds the state as a new leader or a reader does.
-async fn rebuild(log: &ObjectLog, opened: &Opened) -> Result<Vec<u64>, LogError> {
-    let mut state = Vec::new();
-    let mut at = opened.log_start;
-    if let Some(snapshot) = &opened.snapshot {
-        decode(&log.get_snapshot(snapshot).await?.concat(), &mut state);
-        at = snapshot.offset;
-    }
-    while at < opened.tail {
-        for slot in log.read(at, 1000).await? {
-            assert_eq!(slot.offset, at, "slots are dense");
-            slot.entries.iter().for_each(|entry| decode(entry, &mut state));
-            at = at.next();
-        }
-    }
-    Ok(state)
-}
-
-/// One term of a leader: take over, append, trim, until something ends it.
-async fn lead(log: &ObjectLog, owner: Owner, env: &Env, history: &Shared) -> Result<(), LogError> {
-    let known = history.lock().acknowledged.len();
-    let mut opened = log.open(owner).await?;
-    history.lock().takeovers.push((opened.epoch, opened.tail));
-    let mut state = rebuild(log, &opened).await?;
-    history.lock().states.push((known, state.clone()));
-    loop {
-        match env.random_below(20) {
-            0 => {
-                let offset = opened.writer.tail();
-                let snapshot = log.put_snapshot(offset, encode(&state)).await?;
-                let start = LogOffset(offset.0.saturating_sub(env.random_below(10)));
-                opened.writer.install_snapshot(snapshot, start).await?;
-                history.lock().trims += 1;
-            }
-            1 => {
-                let swept = log.sweep().await?;
-                history.lock().swept += swept;
-            }
-            2 => opened.writer.check().await?,
-            3 => env.sleep(Duration::from_millis(env.random_below(20_000))).await,
-            _ => {
-                let count = 1 + env.random_below(3);
-                let numbers: Vec<u64> = (0..count)
-                    .map(|_| {
-                        let mut history = history.lock();
-                        history.next_entry += 1;
-                        history.next_entry
-                    })
-                    .collect();
-                let offset = opened.writer.append(encode(&numbers)).await?;
-                state.extend(&numbers);
-                history.lock().acknowledged.push((opened.epoch, offset, numbers));
-            }
-        }
-    }
-}
-
-async fn node(id: i32, store: SharedStore, env: Env, history: Shared) {
+async fn node(id: i32, store: SharedStore, env: Env, history: SharedHistory) {
     let log = ObjectLog::new(store, "x", OPTIONS, env.clone());
     loop {
         env.sleep(Duration::from_millis(env.random_below(30_000))).await;
@@ -169,7 +83,7 @@ async fn node(id: i32, store: SharedStore, env: Env, history: Shared) {
             address: format!("node-{id}:9190"),
         };
         let life = Duration::from_millis(env.random_below(120_000));
-        match env.timeout(life, lead(&fresh, owner, &env, &history)).await {
+        match env.timeout(life, lead(&fresh, owner, &env, &history, REST)).await {
             Err(_) => history.lock().crashes += 1,
             Ok(Err(LogError::Fenced { .. })) => history.lock().fenced += 1,
             Ok(Err(error @ (LogError::Corrupt(_) | LogError::Invalid(_) | LogError::Closed))) => {
@@ -181,7 +95,7 @@ async fn node(id: i32, store: SharedStore, env: Env, history: Shared) {
 }
 
 /// A follower reads along, and starts again from the snapshot when it is left behind.
-async fn follow(store: SharedStore, env: Env, history: Shared) {
+async fn follow(store: SharedStore, env: Env, history: SharedHistory) {
     let log = ObjectLog::new(store, "x", OPTIONS, env.clone());
     let mut at = LogOffset(0);
     let mut state = Vec::new();
@@ -225,7 +139,7 @@ async fn run(seed: u64) -> String {
     let world = Simulation::new(seed);
     let outside = world.node("store");
     let store: SharedStore = Arc::new(MemoryStore::new(outside.clone()));
-    let history = Shared::default();
+    let history = SharedHistory::default();
     let one_in = 10 + outside.random_below(60);
     let (mut nodes, mut tasks) = (Vec::new(), Vec::new());
     for id in 1..=3 {
@@ -280,49 +194,6 @@ async fn run(seed: u64) -> String {
         takeovers.len(),
         states.len(),
     )
-}
-
-fn check(history: &History, last: &[u64]) {
-    let entries: BTreeSet<u64> = last.iter().copied().collect();
-    assert_eq!(entries.len(), last.len(), "an entry is there twice");
-    let mut position = 0;
-    let mut in_order = history.acknowledged.clone();
-    in_order.sort_by_key(|(_, offset, _)| *offset);
-    for (_, offset, numbers) in &in_order {
-        let found = last[position..]
-            .windows(numbers.len())
-            .position(|window| window == numbers);
-        position +=
-            found.unwrap_or_else(|| panic!("acknowledged entries {numbers:?} at {offset} are lost or moved"));
-        position += numbers.len();
-    }
-    for (known, state) in &history.states {
-        assert!(
-            last.starts_with(state),
-            "a state was seen that is not part of the history"
-        );
-        let seen: BTreeSet<u64> = state.iter().copied().collect();
-        for (_, offset, numbers) in &history.acknowledged[..*known] {
-            assert!(
-                numbers.iter().all(|n| seen.contains(n)),
-                "a new leader misses {numbers:?} at {offset}"
-            );
-        }
-    }
-    // Take-overs are noted when `open` returns, which need not be their order in the log.
-    let mut takeovers = history.takeovers.clone();
-    takeovers.sort();
-    assert!(
-        takeovers.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1),
-        "epochs and fences grow together: {takeovers:?}"
-    );
-    for (epoch, offset, _) in &history.acknowledged {
-        let next = takeovers.iter().find(|(other, _)| other > epoch).unwrap();
-        assert!(
-            offset.next() < next.1,
-            "slot {offset} of epoch {epoch} lies behind the fence of {next:?}"
-        );
-    }
 }
 
 fn simulate(seed: u64) -> String {

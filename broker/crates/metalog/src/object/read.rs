@@ -1,23 +1,20 @@
 //! Reading slots and snapshots.
 
+use std::sync::Arc;
+
 use blob::BlobError;
 use bytes::Bytes;
-use futures::future::join_all;
-use sha2::{Digest, Sha256};
 
-use super::{Moment, Shared, failed};
+use super::ahead::Ahead;
+use super::{Moment, Shared};
+use crate::bucket::{self, failed};
 use crate::format::{Hash, MAX_SLOT, Manifest, StoredSlot, corrupt, genesis, hash};
 use crate::{LogError, LogOffset, Slot, SnapshotRef};
 
-/// The most slots that are fetched at once, while catching up.
-const MAX_WAVE: u64 = 32;
-/// How snapshots are fetched.
-const PIECE: u64 = 8 * 1024 * 1024;
-const PIECES_AT_ONCE: usize = 4;
-
+/// A slot and its hash; `None` if it is not there.
+pub(super) type Fetched = Result<Option<(StoredSlot, Hash)>, LogError>;
 impl Shared {
-    /// A slot and its hash; `None` if it is not there.
-    pub(super) async fn fetch(&self, offset: LogOffset) -> Result<Option<(StoredSlot, Hash)>, LogError> {
+    pub(super) async fn fetch(&self, offset: LogOffset) -> Fetched {
         let key = self.slot_key(offset);
         match self.store.get_range(&key, 0..MAX_SLOT as u64 + 1).await {
             Ok(body) => {
@@ -29,7 +26,11 @@ impl Shared {
         }
     }
 
-    pub(super) async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError> {
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        from: LogOffset,
+        max_bytes: usize,
+    ) -> Result<Vec<Slot>, LogError> {
         let known = self
             .known
             .lock()
@@ -65,7 +66,7 @@ impl Shared {
     }
 
     async fn read_chained(
-        &self,
+        self: &Arc<Self>,
         from: LogOffset,
         max_bytes: usize,
         manifest: &Manifest,
@@ -73,33 +74,34 @@ impl Shared {
         let mut chain = self.chain_at(from, manifest).await?;
         let mut slots: Vec<Slot> = Vec::new();
         let mut bytes = 0;
-        // One slot for a follower that is up to date; more at a time for one that is behind.
-        let mut wave = self.known.lock().tail.0.saturating_sub(from.0).clamp(1, MAX_WAVE);
+        let tail = self.known.lock().tail;
+        let old = std::mem::take(&mut *self.ahead.lock());
+        let mut ahead = Ahead::at(from, old);
         let mut next = from;
-        'reading: while bytes < max_bytes || slots.is_empty() {
-            let wanted = (next.0..next.0.saturating_add(wave)).map(|offset| self.fetch(LogOffset(offset)));
-            for fetched in join_all(wanted).await {
-                let (stored, own_hash) = match fetched {
-                    Ok(Some(found)) => found,
-                    Ok(None) => break 'reading,
-                    // First hand over what is good: the next call meets the error again.
-                    Err(_) if !slots.is_empty() => break 'reading,
-                    Err(error) => return Err(error),
-                };
-                if chain.is_some_and(|expected| expected != stored.previous) {
-                    let error = corrupt(&self.slot_key(next), "it does not follow the slot before it");
-                    return if slots.is_empty() { Err(error) } else { Ok(slots) };
-                }
-                chain = Some(own_hash);
-                bytes += stored.slot.entries.iter().map(Bytes::len).sum::<usize>();
-                slots.push(stored.slot);
-                next = next.next();
-                self.known.lock().chain = Some((next, own_hash));
-                if bytes >= max_bytes {
-                    break 'reading;
-                }
+        while bytes < max_bytes || slots.is_empty() {
+            let (stored, own_hash) = match ahead.next(self, tail).await {
+                Ok(Some(found)) => found,
+                Ok(None) => return Ok(slots),
+                // First hand over what is good: the next call meets the error again.
+                Err(_) if !slots.is_empty() => return Ok(slots),
+                Err(error) => return Err(error),
+            };
+            if chain.is_some_and(|expected| expected != stored.previous) {
+                let error = corrupt(&self.slot_key(next), "it does not follow the slot before it");
+                return if slots.is_empty() { Err(error) } else { Ok(slots) };
             }
-            wave = (wave * 2).min(MAX_WAVE);
+            chain = Some(own_hash);
+            bytes += stored.slot.entries.iter().map(Bytes::len).sum::<usize>();
+            slots.push(stored.slot);
+            next = next.next();
+            self.known.lock().chain = Some((next, own_hash));
+        }
+        ahead.keep_below(tail);
+        if next < tail {
+            // While the caller works through these.
+            ahead.fetch(self, tail);
+            ahead.keep_below(tail);
+            *self.ahead.lock() = ahead;
         }
         Ok(slots)
     }
@@ -145,71 +147,8 @@ impl Shared {
             }
             return Err(missing());
         };
-        let (body, size, sha256) = self.env.blocking(move || digest(body)).await;
-        let key = format!(
-            "{}{:020}-{}",
-            self.directory("snapshot"),
-            offset.0,
-            self.env.uuid().simple()
-        );
-        self.store.put(&key, body).await.map_err(failed)?;
-        Ok(SnapshotRef {
-            offset,
-            key,
-            size,
-            sha256,
-            chain,
-        })
+        bucket::put_snapshot(&self.env, &self.store, &self.name, offset, chain, body).await
     }
-
-    /// Swept, because a later one has taken its place, or lost.
-    async fn missing_snapshot(&self, snapshot: &SnapshotRef) -> LogError {
-        match self.refresh().await {
-            Ok(Some(Manifest {
-                log_start,
-                snapshot: Some(newest),
-                ..
-            })) if newest.offset > snapshot.offset => LogError::Trimmed { log_start },
-            Ok(_) => corrupt(&snapshot.key, "this snapshot is missing"),
-            Err(error) => error,
-        }
-    }
-
-    pub(super) async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError> {
-        let key = &snapshot.key;
-        let starts: Vec<u64> = (0..snapshot.size.div_ceil(PIECE))
-            .map(|piece| piece * PIECE)
-            .collect();
-        let mut body = Vec::with_capacity(starts.len());
-        for some in starts.chunks(PIECES_AT_ONCE) {
-            let pieces = some.iter().map(|start| {
-                let end = snapshot.size.min(start + PIECE);
-                self.store.get_range(key, *start..end)
-            });
-            for piece in join_all(pieces).await {
-                match piece {
-                    Ok(piece) => body.push(piece),
-                    Err(BlobError::NotFound(_)) => return Err(self.missing_snapshot(snapshot).await),
-                    Err(error) => return Err(failed(error)),
-                }
-            }
-        }
-        let (body, size, sha256) = self.env.blocking(move || digest(body)).await;
-        if size != snapshot.size || sha256 != snapshot.sha256 {
-            return Err(corrupt(key, "this snapshot is not what was written"));
-        }
-        Ok(body)
-    }
-}
-
-fn digest(body: Vec<Bytes>) -> (Vec<Bytes>, u64, [u8; 32]) {
-    let mut sha = Sha256::new();
-    let mut size = 0;
-    for piece in &body {
-        sha.update(piece);
-        size += piece.len() as u64;
-    }
-    (body, size, sha.finalize().into())
 }
 
 fn not_trimmed(from: LogOffset, manifest: &Manifest) -> Result<(), LogError> {

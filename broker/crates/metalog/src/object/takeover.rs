@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Created, Moment, Patience, Shared, failed};
+use super::{Created, Moment, Patience, Shared};
+use crate::bucket::{self, failed};
 use crate::format::{Hash, MAX_MANIFEST, MAX_SLOT, Manifest, StoredSlot, corrupt, genesis, hash};
-use crate::{Epoch, LogError, LogOffset, Owner, Slot};
+use crate::{LogError, LogOffset, Owner, Slot};
 
 impl Shared {
     /// Creates manifests until one of ours is the newest.
@@ -14,28 +15,18 @@ impl Shared {
         loop {
             let moment = Moment::now(&self.env);
             let newest = self.refresh().await?;
-            let manifest = match newest {
-                None => Manifest {
-                    sequence: 0,
-                    epoch: Epoch(1),
-                    nonce,
-                    log_start: LogOffset(0),
-                    owner: owner.clone(),
-                    snapshot: None,
-                },
-                Some(newest) => Manifest {
-                    sequence: newest.sequence + 1,
-                    epoch: Epoch(newest.epoch.0 + 1),
-                    nonce,
-                    owner: owner.clone(),
-                    ..newest
-                },
-            };
+            if newest.is_none() && self.is_in_postgres().await? {
+                return Err(LogError::Invalid(format!(
+                    "metadata_log.url: missing; log {} of this cluster is kept in PostgreSQL",
+                    self.name
+                )));
+            }
+            let manifest = Manifest::next_term(newest, owner, nonce);
             let key = self.manifest_key(manifest.sequence);
             let created = self
                 .create(&key, &manifest.encode(), MAX_MANIFEST, Patience::Bounded)
                 .await?;
-            // A manifest created long after we looked may be one that was there and has been swept.
+            // *Epochs only grow, one owner per epoch*: a manifest created long after we looked may be one that was there and has been swept.
             if matches!(created, Created::Ours) && moment.elapsed(&self.env) <= self.options.confirm_after {
                 self.learn_manifest(&manifest, moment);
                 return Ok((manifest, moment));
@@ -67,6 +58,11 @@ impl Shared {
         Ok(present)
     }
 
+    async fn is_in_postgres(&self) -> Result<bool, LogError> {
+        let marker = self.store.head(&bucket::postgres_key(&self.name)).await;
+        marker.map(|found| found.is_some()).map_err(failed)
+    }
+
     async fn slot_exists(&self, offset: LogOffset) -> Result<bool, LogError> {
         self.store
             .head(&self.slot_key(offset))
@@ -93,8 +89,12 @@ impl Shared {
         }
     }
 
-    /// Writes the fencing slot. Returns its hash and the offset after it.
-    pub(super) async fn fence(&self, manifest: &Manifest) -> Result<(Hash, LogOffset), LogError> {
+    /// Writes the fencing slot of the manifest that was claimed at `claimed`. Returns its hash and the offset after it.
+    pub(super) async fn fence(
+        &self,
+        manifest: &Manifest,
+        claimed: Moment,
+    ) -> Result<(Hash, LogOffset), LogError> {
         let start = manifest.log_start.max(self.known.lock().tail);
         let mut tail = self.find_tail(start).await?;
         if let Some(snapshot) = manifest
@@ -110,6 +110,9 @@ impl Shared {
         }
         self.check_nothing_behind(tail).await?;
         let mut previous = self.last_hash(tail, manifest).await?;
+        if env::mutation("skip-fence") {
+            return Ok((previous, tail));
+        }
         loop {
             let slot = Slot {
                 offset: tail,
@@ -121,7 +124,7 @@ impl Shared {
                 previous,
                 slot,
             };
-            let body = stored.encode().unwrap_or_default();
+            let body = stored.encode()?;
             let key = self.slot_key(tail);
             match self.create(&key, &body, MAX_SLOT, Patience::Bounded).await? {
                 Created::Ours => {
@@ -135,6 +138,14 @@ impl Shared {
                     }
                     if other.previous != previous {
                         return Err(corrupt(&key, "it does not follow the slot before it"));
+                    }
+                    // *What is sound is not taken for damage*: it may be one that was deleted and created again. Then the place behind it is not the end of the
+                    // log, and a fence there would be in the way of whoever leads by now.
+                    if claimed.elapsed(&self.env) > self.options.confirm_after {
+                        let newest = self.refresh().await?;
+                        if newest.is_none_or(|newest| newest.epoch != manifest.epoch) {
+                            return Err(self.fenced(manifest.epoch).await);
+                        }
                     }
                     previous = hash(&[body]);
                     tail = tail.next();

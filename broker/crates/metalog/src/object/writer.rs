@@ -5,7 +5,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use env::Instant;
 
-use super::{Created, Moment, Patience, Shared, failed};
+use super::{Created, Moment, Patience, Shared};
+use crate::bucket;
 use crate::format::{Hash, MAX_MANIFEST, MAX_SLOT, Manifest, StoredSlot, corrupt, hash};
 use crate::{Epoch, LogError, LogOffset, LogWriter, Slot, SnapshotRef};
 
@@ -55,7 +56,7 @@ impl Writer {
         }
     }
 
-    /// An object of ours has been created at some time after `started`. Believes it only if no other leader can have
+    /// *No acknowledged entry is lost*: an object of ours has been created at some time after `started`. Believes it only if no other leader can have
     /// written, trimmed and deleted that key before (see the module's doc).
     async fn confirm(&mut self, started: Moment) -> Result<(), LogError> {
         let shared = self.shared.clone();
@@ -211,8 +212,7 @@ impl LogWriter for Writer {
             previous: self.previous,
             slot,
         };
-        let too_large = || LogError::Invalid(format!("an append of more than {MAX_SLOT} bytes"));
-        let body = stored.encode().ok_or_else(too_large)?;
+        let body = stored.encode()?;
         let started = self.begin()?;
         let result = self.write_slot(started, &body).await;
         self.end(result).await
@@ -223,34 +223,13 @@ impl LogWriter for Writer {
         snapshot: SnapshotRef,
         log_start: LogOffset,
     ) -> Result<(), LogError> {
-        let installed = self
+        let manifest = self
             .manifest
-            .snapshot
-            .as_ref()
-            .map_or(LogOffset(0), |snapshot| snapshot.offset);
-        if snapshot.offset < installed || snapshot.offset > self.next || log_start > snapshot.offset {
-            let text = format!(
-                "a snapshot of offset {} with log start {log_start} does not fit: the installed one is of {installed}, \
-                 the log ends at {}",
-                snapshot.offset, self.next
-            );
-            return Err(LogError::Invalid(text));
-        }
-        match self.shared.store.head(&snapshot.key).await {
-            Ok(Some(object)) if object.size == snapshot.size => {}
-            Ok(_) => {
-                let error = corrupt(&snapshot.key, "this snapshot is missing or has another size");
-                return Err(self.shared.or_fenced(self.manifest.epoch, error).await);
-            }
-            Err(error) => return Err(failed(error)),
+            .with_snapshot(snapshot.clone(), log_start, self.next)?;
+        if let Err(error) = bucket::check_present(&self.shared.store, &snapshot).await {
+            return Err(self.shared.or_fenced(self.manifest.epoch, error).await);
         }
         let started = self.begin()?;
-        let manifest = Manifest {
-            sequence: self.manifest.sequence + 1,
-            log_start: log_start.max(self.manifest.log_start),
-            snapshot: Some(snapshot),
-            ..self.manifest.clone()
-        };
         let result = self.write_manifest(started, manifest).await;
         self.end(result).await
     }

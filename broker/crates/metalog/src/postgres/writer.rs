@@ -1,0 +1,283 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use env::Instant;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::database::{Link, Param};
+use super::{Shared, signed};
+use crate::bucket;
+use crate::format::{Hash, Manifest, StoredSlot, corrupt, hash};
+use crate::{Epoch, LogError, LogOffset, LogWriter, Slot, SnapshotRef};
+
+/// What became of a slot.
+pub(super) enum Appended {
+    /// It is in the log.
+    Ours,
+    /// It is not, or nobody can tell any more; this writer is done.
+    Not(LogError),
+}
+
+/// Appends `body` at `at` as the leader whose manifest is `manifest`. An error leaves open whether it is there.
+pub(super) async fn append(
+    shared: &Shared,
+    link: &Link,
+    id: Uuid,
+    manifest: &Manifest,
+    at: LogOffset,
+    body: &Bytes,
+) -> Result<Appended, LogError> {
+    // The row is locked, and read again if somebody else has just changed it, before it is compared.
+    const APPEND: &str = "WITH mine AS ( \
+             UPDATE diskless.metalog_log SET tail = $4 + 1, chain = $5 \
+             WHERE id = $1 AND epoch = $2 AND nonce = $3 AND tail = $4 RETURNING id) \
+         INSERT INTO diskless.metalog_slot (log, \"offset\", body) SELECT id, $4, $6 FROM mine RETURNING 1";
+    let (epoch, offset) = (signed(manifest.epoch.0), signed(at.0));
+    let chain = hash(std::slice::from_ref(body)).to_vec();
+    let bytes: &[u8] = body;
+    let params: [Param<'_>; 6] = [
+        (&id, Type::UUID),
+        (&epoch, Type::INT8),
+        (&manifest.nonce, Type::UUID),
+        (&offset, Type::INT8),
+        (&chain, Type::BYTEA),
+        (&bytes, Type::BYTEA),
+    ];
+    if !shared.database.query(link, APPEND, &params).await?.is_empty() {
+        return Ok(Appended::Ours);
+    }
+    // The row says no: because an earlier try was taken, or because somebody else leads.
+    if shared.slot(id, at).await?.is_some_and(|there| there == *body) {
+        return Ok(Appended::Ours);
+    }
+    Ok(Appended::Not(deposed(shared, link, manifest).await?))
+}
+
+/// Why the row is not that of `manifest` any more.
+async fn deposed(shared: &Shared, link: &Link, manifest: &Manifest) -> Result<LogError, LogError> {
+    Ok(match shared.row(Some(link)).await? {
+        Some(row) => match row.manifest {
+            Some(newest) if newest.epoch > manifest.epoch => LogError::Fenced {
+                epoch: newest.epoch,
+                owner: Some(newest.owner),
+            },
+            _ => {
+                let text = format!(
+                    "it ends at {} where the leader of epoch {} writes: acknowledged slots are lost",
+                    row.tail, manifest.epoch
+                );
+                corrupt(&shared.place(), &text)
+            }
+        },
+        None => corrupt(&shared.place(), "it is gone from the database"),
+    })
+}
+
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    /// A connection of its own: appends of several logs are made durable together.
+    link: Link,
+    id: Uuid,
+    /// The newest one of this epoch.
+    manifest: Manifest,
+    next: LogOffset,
+    /// Hash of slot `next - 1`.
+    previous: Hash,
+    /// We were the owner then.
+    confirmed: Instant,
+    /// Why nothing more can be written. Set while a write is under way, so that one that is dropped leaves it set.
+    ended: Option<LogError>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        link: Link,
+        id: Uuid,
+        manifest: Manifest,
+        next: LogOffset,
+        previous: Hash,
+        confirmed: Instant,
+    ) -> Writer {
+        Writer {
+            shared,
+            link,
+            id,
+            manifest,
+            next,
+            previous,
+            confirmed,
+            ended: None,
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), LogError> {
+        match self.ended.replace(LogError::Closed) {
+            None => Ok(()),
+            Some(error) => {
+                self.ended = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the error that ends the writer, or the instant at which it was confirmed.
+    fn end<T>(&mut self, started: Instant, result: Result<T, LogError>) -> Result<T, LogError> {
+        match &result {
+            Ok(_) => {
+                self.confirmed = started;
+                self.ended = None;
+            }
+            Err(error) => self.ended = Some(error.clone()),
+        }
+        result
+    }
+
+    /// Between two tries.
+    async fn pause(&self, pause: &mut Duration, what: &str, error: &str) {
+        let shared = &self.shared;
+        tracing::warn!(
+            log = shared.name,
+            what,
+            error,
+            "write to the metadata log failed and is tried again"
+        );
+        shared.env.sleep(shared.env.jittered(*pause)).await;
+        *pause = (*pause * 2).min(Duration::from_secs(3));
+    }
+
+    async fn write_slot(&self, body: &Bytes) -> Result<Instant, LogError> {
+        let mut pause = Duration::from_millis(50);
+        loop {
+            let started = self.shared.env.instant();
+            match append(&self.shared, &self.link, self.id, &self.manifest, self.next, body).await {
+                Ok(Appended::Ours) => return Ok(started),
+                Ok(Appended::Not(error)) => return Err(error),
+                Err(LogError::Unavailable(error)) => self.pause(&mut pause, "append", &error).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn write_manifest(&self, manifest: &Manifest) -> Result<Instant, LogError> {
+        let mut pause = Duration::from_millis(50);
+        let before = signed(self.manifest.sequence);
+        loop {
+            let started = self.shared.env.instant();
+            match self.try_manifest(before, manifest).await {
+                Ok(()) => return Ok(started),
+                Err(LogError::Unavailable(error)) => self.pause(&mut pause, "snapshot", &error).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn try_manifest(&self, before: i64, manifest: &Manifest) -> Result<(), LogError> {
+        let (shared, link) = (&self.shared, &self.link);
+        let replaced = shared.replace_manifest(link, self.id, before, manifest);
+        if replaced.await?.is_some() {
+            return Ok(());
+        }
+        // An earlier try may have been taken.
+        match shared.row(Some(link)).await? {
+            Some(row) if row.manifest.as_ref() == Some(manifest) => Ok(()),
+            _ => Err(deposed(shared, link, manifest).await?),
+        }
+    }
+}
+
+#[async_trait]
+impl LogWriter for Writer {
+    fn epoch(&self) -> Epoch {
+        self.manifest.epoch
+    }
+
+    fn tail(&self) -> LogOffset {
+        self.next
+    }
+
+    fn confirmed_at(&self) -> Instant {
+        self.confirmed
+    }
+
+    async fn append(&mut self, entries: Vec<Bytes>) -> Result<LogOffset, LogError> {
+        if entries.is_empty() {
+            return Err(LogError::Invalid("an append without entries".to_owned()));
+        }
+        let slot = Slot {
+            offset: self.next,
+            epoch: self.manifest.epoch,
+            entries,
+        };
+        let stored = StoredSlot {
+            nonce: self.manifest.nonce,
+            previous: self.previous,
+            slot,
+        };
+        let body = Bytes::from(stored.encode()?.concat());
+        self.begin()?;
+        let written = self.write_slot(&body).await;
+        let started = written.as_ref().map_or(self.confirmed, |started| *started);
+        self.end(started, written)?;
+        let offset = self.next;
+        self.previous = hash(&[body]);
+        self.next = offset.next();
+        self.shared.database.tell(&self.link, self.id, self.next).await;
+        Ok(offset)
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        snapshot: SnapshotRef,
+        log_start: LogOffset,
+    ) -> Result<(), LogError> {
+        let manifest = self
+            .manifest
+            .with_snapshot(snapshot.clone(), log_start, self.next)?;
+        match bucket::check_present(&self.shared.store, &snapshot).await {
+            Err(error @ LogError::Corrupt(_)) => {
+                // Perhaps a later leader has swept it.
+                self.check().await?;
+                return Err(error);
+            }
+            checked => checked?,
+        }
+        self.begin()?;
+        let written = self.write_manifest(&manifest).await;
+        let started = written.as_ref().map_or(self.confirmed, |started| *started);
+        self.end(started, written)?;
+        self.manifest = manifest;
+        Ok(())
+    }
+
+    async fn check(&mut self) -> Result<(), LogError> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone());
+        }
+        let started = self.shared.env.instant();
+        let row = match self.shared.row(Some(&self.link)).await {
+            Err(error @ LogError::Unavailable(_)) => return Err(error),
+            row => row,
+        };
+        let still = match row {
+            Ok(Some(row))
+                if row.id == self.id
+                    && row
+                        .manifest
+                        .as_ref()
+                        .is_some_and(|newest| newest.nonce == self.manifest.nonce) =>
+            {
+                Ok(())
+            }
+            Ok(_) => match deposed(&self.shared, &self.link, &self.manifest).await {
+                Err(error @ LogError::Unavailable(_)) => return Err(error),
+                Ok(error) | Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        self.end(started, still)
+    }
+}
