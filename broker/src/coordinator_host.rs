@@ -1,4 +1,6 @@
-//! The shards that this node leads: opened and given up as the controller says.
+//! The shards that this node leads and follows: opened and given up as the controller says.
+
+mod load;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,32 +9,45 @@ use std::time::Duration;
 
 use blob::SharedStore;
 use cluster::configs::TopicConfig;
-use coordinator::protocol::HandOverFileRequest;
-use coordinator::replica::Options;
+use coordinator::protocol::{DescribeFilesRequest, DescribeFilesResponse, HandOverFileRequest};
+use coordinator::replica::{End, StateError, Status};
 use coordinator::shard::{
-    HandOver, JobOptions, Jobs, RetentionConfig, RetentionOf, ShardOptions, ShardService,
+    DescribeFiles, HandOver, Jobs, RetentionConfig, RetentionOf, ShardOptions, ShardService,
 };
 use env::{Env, Instant};
 use groups::{GroupService, GroupSettings};
 use kafka_wire::ResponseError;
-use metalog::{MetadataLog, ObjectLog, Owner};
+use metalog::{Logs, Owner};
 use parking_lot::Mutex;
-use types::{ShardId, TopicId};
+use tokio::sync::watch;
+use types::{ShardId, Timestamp, TopicId};
 
+use crate::config::Tuning;
 use crate::metadata::Metadata;
 use crate::rpc::Coordinators;
+
+use load::Load;
+pub use load::LoadCollector;
 
 /// A shard that was lost is not opened again before this time: whoever fenced it has the right of way until the
 /// controller has learnt of it.
 const AFTER_LOSS: Duration = Duration::from_secs(1);
+/// A shard that failed so often in a row is reported, so that another node gets it,
+const ATTEMPTS: u32 = 3;
+/// and one that has been opening for so long.
+const OPENING: Duration = Duration::from_secs(60);
+/// A failure is forgotten after this time.
+const FAILURE_COUNTS: Duration = Duration::from_secs(300);
 const HAND_OVER: Duration = Duration::from_secs(10);
 
 /// What the host needs from the node.
 pub struct Parts {
     /// The outside world.
     pub env: Env,
-    /// The bucket: logs and WAL objects.
+    /// The bucket of the WAL objects.
     pub store: SharedStore,
+    /// The metadata logs.
+    pub logs: Logs,
     /// For the SQLite views.
     pub data_dir: PathBuf,
     /// This process.
@@ -43,23 +58,39 @@ pub struct Parts {
     pub coordinators: Coordinators,
     /// Rules of consumer groups.
     pub groups: GroupSettings,
-    /// Intervals of the background jobs.
-    pub jobs: JobOptions,
+    /// Intervals of the background jobs, thresholds of the replicas.
+    pub tuning: Tuning,
 }
 
-/// Leads shards.
+/// Leads and follows shards.
 pub struct CoordinatorHost {
     parts: Parts,
     state: Mutex<State>,
+    /// Grows when the controller should hear from this node.
+    changes: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct State {
-    led: BTreeMap<ShardId, Led>,
+    open: BTreeMap<ShardId, Open>,
     /// When a shard was lost.
     lost: BTreeMap<ShardId, Instant>,
+    /// Shards that could not be led: how often in a row, and when that was last so.
+    failures: BTreeMap<ShardId, (u32, Instant)>,
+    load: BTreeMap<ShardId, Load>,
     /// The node ends: nothing is opened any more.
     stopping: bool,
+}
+
+/// A shard that is open here.
+struct Open {
+    shard: ShardService,
+    /// With them it is led, or about to be; without, it is followed.
+    groups: Option<Arc<GroupService>>,
+    /// When it got its present role.
+    since: Instant,
+    /// It is being given up.
+    leaving: bool,
 }
 
 /// A shard that is led, or about to be.
@@ -74,14 +105,17 @@ pub struct Led {
 impl CoordinatorHost {
     /// Leads nothing yet.
     pub fn new(parts: Parts) -> Arc<CoordinatorHost> {
-        Arc::new(CoordinatorHost {
+        let host = Arc::new(CoordinatorHost {
             parts,
             state: Mutex::default(),
-        })
+            changes: watch::Sender::new(0),
+        });
+        host.parts.env.spawn(load::watch(host.clone()));
+        host
     }
 
-    /// Opens the shards of `lead` that are not open, gives up all others.
-    pub fn assign(self: &Arc<Self>, lead: &[ShardId]) {
+    /// Leads the shards of `lead`, follows those of `follow`, gives up all others.
+    pub fn assign(self: &Arc<Self>, lead: &[ShardId], follow: &[ShardId]) {
         let mut state = self.state.lock();
         if state.stopping {
             return;
@@ -90,99 +124,196 @@ impl CoordinatorHost {
         state
             .lost
             .retain(|_, at| now.saturating_duration_since(*at) < AFTER_LOSS);
-        for id in lead {
-            if state.led.contains_key(id) || state.lost.contains_key(id) {
-                continue;
-            }
-            match self.open(*id) {
-                Ok(led) => drop(state.led.insert(*id, led)),
-                Err(error) => {
-                    tracing::error!(shard = %id, %error, "cannot open the shard");
-                    state.lost.insert(*id, now);
-                }
+        let State { open, lost, .. } = &mut *state;
+        for (id, open) in open.iter_mut() {
+            let leads = open.groups.is_some();
+            match (leads, lead.contains(id), follow.contains(id)) {
+                (true, true, _) | (false, false, true) => {}
+                (false, true, _) if !open.leaving => self.promote(open),
+                // Its next life begins when this one has ended.
+                _ => self.give_up(open),
             }
         }
-        let given_up: Vec<ShardId> = state
-            .led
-            .keys()
-            .filter(|id| !lead.contains(id))
-            .copied()
-            .collect();
-        for id in given_up {
-            if let Some(led) = state.led.remove(&id) {
-                self.parts.env.spawn(async move { led.shard.stop().await });
+        let orders = lead.iter().map(|id| (*id, true));
+        for (id, leads) in orders.chain(follow.iter().map(|id| (*id, false))) {
+            if open.contains_key(&id) || lost.contains_key(&id) {
+                continue;
+            }
+            match self.open(id, leads) {
+                Ok(opened) => drop(open.insert(id, opened)),
+                Err(error) => {
+                    tracing::error!(shard = %id, %error, "cannot open the shard");
+                    lost.insert(id, now);
+                    if leads {
+                        note_failure(&mut state.failures, id, now);
+                        break;
+                    }
+                }
             }
         }
     }
 
-    /// Shards that are open and serve.
+    /// Shards that are open and serve, those that are being given up included.
     pub fn leading(&self) -> Vec<ShardId> {
+        self.select(|open| open.shard.is_leading())
+    }
+
+    /// Shards that could be taken over at once.
+    pub fn following(&self) -> Vec<ShardId> {
+        self.select(|open| !open.leaving && open.shard.is_warm())
+    }
+
+    fn select(&self, wanted: impl Fn(&Open) -> bool) -> Vec<ShardId> {
         let state = self.state.lock();
-        let serving = state.led.iter().filter(|(_, led)| led.shard.is_leading());
-        serving.map(|(id, _)| *id).collect()
+        let chosen = state.open.iter().filter(|(_, open)| wanted(open));
+        chosen.map(|(id, _)| *id).collect()
+    }
+
+    /// Shards that are to be led here and cannot be opened, after some attempts.
+    pub fn failing(&self) -> Vec<ShardId> {
+        let now = self.parts.env.instant();
+        let mut state = self.state.lock();
+        state
+            .failures
+            .retain(|_, (_, at)| now.saturating_duration_since(*at) < FAILURE_COUNTS);
+        let failed = state.failures.iter().filter(|(_, (times, _))| *times >= ATTEMPTS);
+        let mut failing: Vec<ShardId> = failed.map(|(id, _)| *id).collect();
+        let stuck = state.open.iter().filter(|(_, open)| {
+            let opening = open.groups.is_some() && !open.leaving && !open.shard.is_leading();
+            opening && now.saturating_duration_since(open.since) >= OPENING
+        });
+        failing.extend(stuck.map(|(id, _)| *id));
+        failing.sort_unstable();
+        failing.dedup();
+        failing
+    }
+
+    /// Follows what [`CoordinatorHost::leading`] and [`CoordinatorHost::following`] say.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// A shard that is led here (or about to be: it says so itself).
     pub fn led(&self, id: ShardId) -> Result<Led, ResponseError> {
-        self.state
-            .lock()
-            .led
-            .get(&id)
-            .cloned()
-            .ok_or(ResponseError::NotCoordinator)
+        let state = self.state.lock();
+        let open = state.open.get(&id).filter(|open| !open.leaving);
+        let led = open.and_then(|open| {
+            Some(Led {
+                shard: open.shard.clone(),
+                groups: open.groups.clone()?,
+            })
+        });
+        led.ok_or(ResponseError::NotCoordinator)
+    }
+
+    /// A shard that is led or followed here.
+    pub fn replica(&self, id: ShardId) -> Result<ShardService, ResponseError> {
+        let state = self.state.lock();
+        let open = state.open.get(&id).ok_or(ResponseError::NotCoordinator)?;
+        Ok(open.shard.clone())
     }
 
     /// Gives everything up; returns when all that was accepted is answered.
     pub async fn stop(&self) {
-        let led = {
+        let open: Vec<ShardService> = {
             let mut state = self.state.lock();
             state.stopping = true;
-            std::mem::take(&mut state.led)
+            state.open.values().map(|open| open.shard.clone()).collect()
         };
-        for led in led.into_values() {
-            led.shard.stop().await;
+        for shard in open {
+            shard.stop().await;
         }
     }
 
-    fn open(self: &Arc<Self>, id: ShardId) -> Result<Led, coordinator::replica::StateError> {
+    fn open(self: &Arc<Self>, id: ShardId, leads: bool) -> Result<Open, StateError> {
         let Parts {
             env,
-            store,
+            logs,
             data_dir,
             owner,
-            groups,
+            tuning,
             ..
         } = &self.parts;
-        let log = ObjectLog::new(
-            store.clone(),
-            &format!("shard-{id}"),
-            metalog::Options::default(),
-            env.clone(),
-        );
-        let log: Arc<dyn MetadataLog> = Arc::new(log);
+        let log = logs.log(&format!("shard-{id}"));
         let options = ShardOptions {
             shard: id,
             data_dir: data_dir.clone(),
-            replica: Options::default(),
+            replica: tuning.replica.clone(),
         };
-        let shard = ShardService::start(env, options, log, owner.clone())?;
-        let groups = GroupService::start(env, shard.clone(), groups.clone());
+        let shard = match leads {
+            true => ShardService::start(env, options, log, owner.clone())?,
+            false => ShardService::follow(env, options, log, owner.clone())?,
+        };
+        let mut open = Open {
+            shard: shard.clone(),
+            groups: None,
+            since: env.instant(),
+            leaving: false,
+        };
+        if leads {
+            self.promote(&mut open);
+        }
+        let host = self.clone();
+        env.spawn(async move { host.watch(id, shard).await });
+        Ok(open)
+    }
 
-        let (runner, jobs) = (shard.clone(), self.jobs());
-        env.spawn(async move { runner.run_jobs(&jobs).await });
-        let (host, watched) = (self.clone(), shard.clone());
+    /// Starts all that belongs to leading a shard.
+    fn promote(&self, open: &mut Open) {
+        let env = &self.parts.env;
+        open.groups = Some(GroupService::start(
+            env,
+            open.shard.clone(),
+            self.parts.groups.clone(),
+        ));
+        open.since = env.instant();
+        let (shard, jobs) = (open.shard.clone(), self.jobs());
         env.spawn(async move {
-            let end = watched.ended().await;
-            tracing::info!(shard = %id, ?end, "shard is no longer led here");
-            let mut state = host.state.lock();
-            // Unless it was given up (and perhaps opened again) meanwhile.
-            if state.led.get(&id).is_some_and(|led| led.shard.same_as(&watched)) {
-                state.led.remove(&id);
-                let now = host.parts.env.instant();
+            shard.lead().await;
+            shard.run_jobs(&jobs).await;
+        });
+    }
+
+    fn give_up(&self, open: &mut Open) {
+        if !std::mem::replace(&mut open.leaving, true) {
+            let shard = open.shard.clone();
+            self.parts.env.spawn(async move { shard.stop().await });
+        }
+    }
+
+    /// Accompanies a shard to its end.
+    async fn watch(&self, id: ShardId, shard: ShardService) {
+        let mut status = shard.status();
+        let mut known = (false, false);
+        let end = loop {
+            let now = (shard.is_leading(), shard.is_warm());
+            if std::mem::replace(&mut known, now) != now {
+                if shard.is_leading() {
+                    self.state.lock().failures.remove(&id);
+                }
+                self.changes.send_modify(|changes| *changes += 1);
+            }
+            if let Status::Ended(end) = &*status.borrow_and_update() {
+                break end.clone();
+            }
+            if status.changed().await.is_err() {
+                break End::Stopped;
+            }
+        };
+        {
+            let now = self.parts.env.instant();
+            let mut state = self.state.lock();
+            let led = state.open.remove(&id).is_some_and(|open| open.groups.is_some());
+            state.load.remove(&id);
+            if end != End::Stopped {
                 state.lost.insert(id, now);
             }
-        });
-        Ok(Led { shard, groups })
+            if let (End::Failed(_), true) = (&end, led) {
+                note_failure(&mut state.failures, id, now);
+            }
+        }
+        tracing::info!(shard = %id, ?end, "shard is no longer open here");
+        self.changes.send_modify(|changes| *changes += 1);
     }
 
     fn jobs(&self) -> Jobs {
@@ -191,7 +322,7 @@ impl CoordinatorHost {
             store,
             metadata,
             coordinators,
-            jobs,
+            tuning,
             ..
         } = &self.parts;
         let metadata = metadata.clone();
@@ -217,12 +348,31 @@ impl CoordinatorHost {
                 }
             })
         });
+        let (env, coordinators) = (self.parts.env.clone(), self.parts.coordinators.clone());
+        let describe: DescribeFiles = Arc::new(move |request: DescribeFilesRequest| {
+            let (env, coordinators) = (env.clone(), coordinators.clone());
+            Box::pin(async move {
+                let deadline = env.instant() + HAND_OVER;
+                let answer = coordinators.describe_files(&request, deadline).await;
+                answer.unwrap_or_else(|_| DescribeFilesResponse {
+                    error_code: ResponseError::CoordinatorNotAvailable.code(),
+                    oldest_file: Timestamp(-1),
+                    known: Vec::new(),
+                })
+            })
+        });
         Jobs {
             store: store.clone(),
             object_key: wal::object_key,
             retention,
             hand_over,
-            options: jobs.clone(),
+            describe,
+            options: tuning.jobs.clone(),
         }
     }
+}
+
+fn note_failure(failures: &mut BTreeMap<ShardId, (u32, Instant)>, id: ShardId, now: Instant) {
+    let (times, at) = failures.entry(id).or_insert((0, now));
+    (*times, *at) = (*times + 1, now);
 }

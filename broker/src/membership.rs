@@ -57,6 +57,9 @@ pub struct Membership {
     metadata: MetadataWriter,
     coordination: Option<Coordination>,
     stage: watch::Receiver<Stage>,
+    /// Changes of what the shards of this node do; without shards there are none.
+    changes: watch::Receiver<u64>,
+    sequence: u64,
     /// The last answer was a refusal: it is logged once.
     refused: bool,
 }
@@ -82,6 +85,10 @@ impl Membership {
         coordination: Option<Coordination>,
         stage: watch::Receiver<Stage>,
     ) -> Membership {
+        let changes = match &coordination {
+            Some(coordination) => coordination.shards.changes(),
+            None => watch::channel(0).1,
+        };
         Membership {
             env,
             pool,
@@ -90,6 +97,8 @@ impl Membership {
             metadata,
             coordination,
             stage,
+            changes,
+            sequence: 0,
             refused: false,
         }
     }
@@ -157,7 +166,7 @@ impl Membership {
         }
     }
 
-    /// One heartbeat. Gives the stage that the controller knows of now; `None` when the stage changed while the
+    /// One heartbeat. Gives the stage that the controller knows of now; `None` when something changed here while the
     /// controller held the request, which is then sent anew.
     async fn beat(&mut self, address: &str) -> Result<Option<Stage>, Absent> {
         let stage = *self.stage.borrow_and_update();
@@ -168,15 +177,25 @@ impl Membership {
         request.draining = stage != Stage::Active;
         request.leaving = stage == Stage::Leaving;
         request.max_wait_ms = u32::try_from(HOLD.as_millis()).unwrap_or(u32::MAX);
+        self.sequence += 1;
+        request.sequence = self.sequence;
+        self.changes.borrow_and_update();
         if let Some(coordination) = &self.coordination {
             request.leading = coordination.shards.leading();
+            request.following = coordination.shards.following();
+            request.failing = coordination.shards.failing();
         }
         let deadline = self.env.instant() + ANSWER;
         let call = self
             .pool
             .call::<HeartbeatResponse>(address, api_key::HEARTBEAT, &request, deadline);
         let news = async {
-            let _ = self.stage.changed().await;
+            tokio::select! {
+                biased;
+                _ = self.stage.changed() => {}
+                Ok(()) = self.changes.changed() => {}
+                else => std::future::pending().await,
+            }
         };
         let answer = tokio::select! {
             biased;
@@ -198,6 +217,13 @@ impl Membership {
                 Err(Absent::Refused)
             }
             Err(RpcError::Unreachable { .. }) => Err(Absent::Gone),
+            Err(error @ RpcError::Denied { .. }) => {
+                // It lives; a node that it does not know must not take its seat.
+                if !std::mem::replace(&mut self.refused, true) {
+                    tracing::error!(%error, "the controller does not take this node's internal.secret_file");
+                }
+                Err(Absent::Refused)
+            }
             Err(error) => {
                 tracing::debug!(%error, address, "no answer from the controller");
                 Err(Absent::Silent)
@@ -214,7 +240,7 @@ impl Membership {
             self.metadata.update(image);
         }
         if let Some(coordination) = &self.coordination {
-            coordination.shards.assign(&answer.lead);
+            coordination.shards.assign(&answer.lead, &answer.follow);
         }
     }
 }

@@ -7,7 +7,8 @@ use cluster::protocol::{
     AllocateProducerIdsRequest, AllocateProducerIdsResponse, ForwardRequest, ForwardResponse,
 };
 use coordinator::protocol::{
-    CommitFileRequest, CommitFileResponse, DeleteRecordsRequest, DeleteRecordsResponse, ErrorResponse,
+    CommitFileRequest, CommitFileResponse, DeleteRecordsRequest, DeleteRecordsResponse, DescribeFilesRequest,
+    DescribeFilesResponse, DescribePartitionsRequest, DescribePartitionsResponse, ErrorResponse,
     FindBatchesRequest, FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse,
     TailRequest, TailResponse, api_key,
 };
@@ -16,6 +17,7 @@ use kafka_wire::ResponseError;
 use kafka_wire::flex::{Decode, Encode};
 use types::{NodeId, ShardId};
 
+use super::seen::Seen;
 use super::{Pool, RpcError};
 use crate::metadata::Metadata;
 
@@ -23,6 +25,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// One attempt: a peer that is frozen must not eat the whole deadline.
 const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// A leader that has not found batches after this time may be gone: a follower is asked beside it,
+const FOLLOWER_AFTER: Duration = Duration::from_millis(250);
+/// which gets this long,
+const FOLLOWER_ATTEMPT: Duration = Duration::from_secs(1);
+/// and is asked again after this pause, because it may still be catching up.
+const FOLLOWER_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +48,7 @@ pub struct Coordinators {
     env: Env,
     metadata: Metadata,
     pool: Pool,
+    seen: Seen,
 }
 
 /// An answer says whether the asked node could decide.
@@ -59,6 +69,8 @@ answers!(
     FindBatchesResponse,
     ListOffsetsResponse,
     DeleteRecordsResponse,
+    DescribePartitionsResponse,
+    DescribeFilesResponse,
     TailResponse,
     ErrorResponse,
     AllocateProducerIdsResponse,
@@ -68,7 +80,12 @@ answers!(
 impl Coordinators {
     /// Calls go to the leaders that `metadata` names.
     pub fn new(env: Env, metadata: Metadata, pool: Pool) -> Coordinators {
-        Coordinators { env, metadata, pool }
+        Coordinators {
+            env,
+            metadata,
+            pool,
+            seen: Seen::default(),
+        }
     }
 
     /// `DisklessCommitFile`. An unknown outcome is asked again by the same object until `deadline`.
@@ -87,20 +104,51 @@ impl Coordinators {
         .await
     }
 
-    /// `DisklessFindBatches`.
+    /// `DisklessFindBatches`. When the leader does not answer in time a follower is asked as well; what it says counts
+    /// unless it is behind what this node has seen of one of the partitions.
     pub async fn find_batches(
         &self,
         request: &FindBatchesRequest,
         deadline: Instant,
     ) -> Result<FindBatchesResponse, RpcError> {
-        self.call(
+        let leader = self.call::<FindBatchesResponse>(
             Destination::Shard(request.shard),
             api_key::FIND_BATCHES,
             request,
             deadline,
             ATTEMPT,
-        )
-        .await
+        );
+        let found = tokio::select! {
+            biased;
+            found = leader => found?,
+            found = self.ask_follower(request) => found,
+        };
+        for (wanted, result) in request.partitions.iter().zip(&found.partitions) {
+            self.seen.raise(wanted.partition, result.high_watermark);
+        }
+        Ok(found)
+    }
+
+    /// Resolves when a follower has an answer that counts.
+    async fn ask_follower(&self, request: &FindBatchesRequest) -> FindBatchesResponse {
+        self.env.sleep(FOLLOWER_AFTER).await;
+        loop {
+            let image = self.metadata.image();
+            let follower = image.shard(request.shard).map(|shard| shard.follower.as_str());
+            if let Some(address) = follower.filter(|address| !address.is_empty()) {
+                let until = self.env.instant() + FOLLOWER_ATTEMPT;
+                let answer =
+                    self.pool
+                        .call::<FindBatchesResponse>(address, api_key::FIND_BATCHES, request, until);
+                if let Ok(answer) = answer.await
+                    && answer.error_code == 0
+                    && self.seen.agrees(request, &answer)
+                {
+                    return answer;
+                }
+            }
+            self.env.sleep(self.env.jittered(FOLLOWER_PAUSE)).await;
+        }
     }
 
     /// `DisklessListOffsets`.
@@ -135,15 +183,55 @@ impl Coordinators {
         .await
     }
 
+    /// `DisklessDescribePartitions`.
+    pub async fn describe_partitions(
+        &self,
+        request: &DescribePartitionsRequest,
+        deadline: Instant,
+    ) -> Result<DescribePartitionsResponse, RpcError> {
+        self.call(
+            Destination::Shard(request.shard),
+            api_key::DESCRIBE_PARTITIONS,
+            request,
+            deadline,
+            ATTEMPT,
+        )
+        .await
+    }
+
     /// `DisklessTail`.
     pub async fn tail(&self, request: &TailRequest, deadline: Instant) -> Result<TailResponse, RpcError> {
         let attempt = ATTEMPT + Duration::from_millis(u64::from(request.max_wait_ms));
+        let news: TailResponse = self
+            .call(
+                Destination::Shard(request.shard),
+                api_key::TAIL,
+                request,
+                deadline,
+                attempt,
+            )
+            .await?;
+        for update in &news.partitions {
+            match update.deleted {
+                true => self.seen.forget(&update.partition),
+                false => self.seen.raise(update.partition, update.high_watermark),
+            }
+        }
+        Ok(news)
+    }
+
+    /// `DisklessDescribeFiles`.
+    pub async fn describe_files(
+        &self,
+        request: &DescribeFilesRequest,
+        deadline: Instant,
+    ) -> Result<DescribeFilesResponse, RpcError> {
         self.call(
             Destination::Shard(request.shard),
-            api_key::TAIL,
+            api_key::DESCRIBE_FILES,
             request,
             deadline,
-            attempt,
+            ATTEMPT,
         )
         .await
     }
@@ -203,7 +291,13 @@ impl Coordinators {
         let answer: ForwardResponse = self
             .call(to, api_key::FORWARD, &request, deadline, attempt)
             .await?;
-        Ok(answer.response)
+        match answer.error_code {
+            0 => Ok(answer.response),
+            // There is nothing to pass back.
+            code => Err(RpcError::Malformed(format!(
+                "the owner refuses with error {code}"
+            ))),
+        }
     }
 
     async fn call<R: Answer>(

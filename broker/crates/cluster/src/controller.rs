@@ -3,6 +3,10 @@
 //! A node lives while its heartbeats come. A shard is led by the coordinator it is placed on; safety does not rest on that
 //! (a new leader fences the old one), so a wrong guess here costs a move, never a record.
 //!
+//! Every shard has a *follower* on another coordinator, which keeps its view warm. Shards move to their followers: when
+//! the leader is gone, when it wants to leave, and to even things out (then the node that is to have the shard first
+//! becomes its follower).
+//!
 //! A new controller knows nobody. For a *grace* it only listens: nodes register again and coordinators say what they
 //! lead, which is adopted. It ends early when all are back whom the controller before knew. Only then are the remaining shards placed and a picture published; otherwise every change of
 //! controller would move all shards and empty every client's metadata.
@@ -18,12 +22,15 @@ use types::{Epoch, NodeId, ShardId};
 use uuid::Uuid;
 
 use crate::image::{Broker, ImageRecord, Shard, Topic};
-use crate::placement;
+use crate::placement::{self, Candidates};
 use crate::protocol::{HeartbeatRequest, HeartbeatResponse};
 use crate::state::Metadata;
 
 /// How long a planned hand-over waits for the old leader to give the shard up.
 const HAND_OVER: Duration = Duration::from_secs(3);
+
+/// How long a node that wants to leave keeps a shard while its next leader catches up.
+const WARM_UP: Duration = Duration::from_secs(5);
 
 /// How long a new controller listens before it decides anything.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +53,10 @@ pub struct Controller {
     nodes: BTreeMap<NodeId, Node>,
     /// Where each shard is to be led.
     placement: BTreeMap<ShardId, NodeId>,
+    /// Who keeps a warm view of each shard.
+    followers: BTreeMap<ShardId, NodeId>,
+    /// A move waits for its target to catch up, until then at the latest.
+    warm_up_ends: Option<Instant>,
     /// Shards whose old leader was asked to give them up before the new one starts.
     leaving: BTreeMap<ShardId, Leaving>,
     metadata: Arc<Metadata>,
@@ -59,10 +70,19 @@ struct Node {
     /// Its last heartbeat.
     said: HeartbeatRequest,
     expires: Instant,
-    /// The shards it was last told to lead; `None`: it was told nothing yet.
-    told: Option<BTreeSet<ShardId>>,
+    /// It wants to leave since then.
+    draining_since: Option<Instant>,
+    /// What it was last told; `None`: nothing yet.
+    told: Option<Orders>,
     /// The process whose place it took; should that one live after all, it is refused.
     replaced: Option<Uuid>,
+}
+
+/// What a coordinator is to do.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Orders {
+    lead: BTreeSet<ShardId>,
+    follow: BTreeSet<ShardId>,
 }
 
 struct Leaving {
@@ -101,6 +121,8 @@ impl Controller {
             awaited: grace.awaited,
             nodes: BTreeMap::new(),
             placement: BTreeMap::new(),
+            followers: BTreeMap::new(),
+            warm_up_ends: None,
             leaving: BTreeMap::new(),
             metadata: Arc::default(),
             image: Arc::new(image),
@@ -139,6 +161,7 @@ impl Controller {
                     let moves = self.leaving.values().any(|leaving| leaving.from == request.node);
                     news |= moves || is_news(&node.said, request);
                     node.said = request.clone();
+                    node.draining_since = request.draining.then(|| node.draining_since.unwrap_or(now));
                     node.expires = expires;
                 }
             }
@@ -155,6 +178,7 @@ impl Controller {
                 let node = Node {
                     said: request.clone(),
                     expires,
+                    draining_since: request.draining.then_some(now),
                     told: None,
                     replaced,
                 };
@@ -171,7 +195,7 @@ impl Controller {
 
     /// Lets time pass: nodes that were silent for too long are gone.
     pub fn tick(&mut self, now: Instant) {
-        if self.expire(now) || self.listening || !self.leaving.is_empty() {
+        if self.expire(now) || self.listening || !self.leaving.is_empty() || self.warm_up_ends.is_some() {
             self.settle(now);
         }
     }
@@ -182,6 +206,7 @@ impl Controller {
         let moves = self.leaving.values().map(|leaving| leaving.deadline);
         sessions
             .chain(moves)
+            .chain(self.warm_up_ends)
             .chain(self.listening.then_some(self.grace_ends))
             .min()
     }
@@ -191,38 +216,38 @@ impl Controller {
     pub fn answer(&mut self, request: &HeartbeatRequest, force: bool) -> Option<HeartbeatResponse> {
         let fresh = self.image.version > 0
             && (request.controller_epoch, request.version) != (self.epoch.0, self.image.version);
-        let lead = if request.coordinator {
-            self.shards_to_lead(request.node)
-        } else {
-            BTreeSet::new()
+        let mut orders = match request.coordinator {
+            true => self.orders(request.node),
+            false => Orders::default(),
         };
         let node = self
             .nodes
             .get_mut(&request.node)
             .filter(|node| node.said.incarnation == request.incarnation)?;
-        // While the grace lasts a coordinator keeps what it has.
-        let orders = request.coordinator && !self.listening && node.told.as_ref() != Some(&lead);
-        if !(fresh || orders || force) {
+        // Nobody may be waiting for the answer to an older heartbeat: what it says does not count as told.
+        let newest = node.said.sequence == request.sequence;
+        let give = newest && request.coordinator && !self.listening && node.told.as_ref() != Some(&orders);
+        if !(fresh || give || force) {
             return None;
         }
-        let lead = if self.listening {
-            request.leading.iter().copied().collect()
-        } else {
-            lead
-        };
-        if !self.listening {
-            node.told = Some(lead.clone());
+        if self.listening {
+            // While the grace lasts a coordinator keeps what it has.
+            orders.lead = request.leading.iter().copied().collect();
+            orders.follow = request.following.iter().copied().collect();
+        } else if newest {
             for (shard, leaving) in &mut self.leaving {
-                if leaving.from == request.node && !lead.contains(shard) {
+                if leaving.from == request.node && !orders.lead.contains(shard) {
                     leaving.told = true;
                 }
             }
+            node.told = Some(orders.clone());
         }
         Some(HeartbeatResponse {
             error_code: 0,
             controller_epoch: self.epoch.0,
             image: fresh.then(|| self.image.as_ref().clone()),
-            lead: lead.into_iter().collect(),
+            lead: orders.lead.into_iter().collect(),
+            follow: orders.follow.into_iter().collect(),
         })
     }
 
@@ -248,26 +273,37 @@ impl Controller {
             None => self.placement.get(&shard).copied(),
         };
         let node = leader.and_then(|leader| self.nodes.get(&leader));
-        match (leader, node) {
-            (Some(leader), Some(node)) => Shard {
-                id: shard,
-                leader,
-                address: node.said.internal.clone(),
-            },
-            _ => Shard {
-                id: shard,
-                leader: NodeId(-1),
-                address: String::new(),
-            },
+        let follower = match self.leaving.contains_key(&shard) {
+            true => self.placement.get(&shard),
+            false => self.followers.get(&shard),
+        };
+        let follower = follower.filter(|follower| self.is_warm(shard, **follower));
+        let address = |node: Option<&Node>| node.map_or_else(String::new, |node| node.said.internal.clone());
+        Shard {
+            id: shard,
+            leader: leader.filter(|_| node.is_some()).unwrap_or(NodeId(-1)),
+            address: address(node),
+            follower: address(follower.and_then(|follower| self.nodes.get(follower))),
         }
     }
 
-    fn shards_to_lead(&self, node: NodeId) -> BTreeSet<ShardId> {
-        let placed = self.placement.iter().filter(|(_, leader)| **leader == node);
-        placed
-            .map(|(shard, _)| *shard)
-            .filter(|shard| !self.leaving.contains_key(shard))
-            .collect()
+    fn is_warm(&self, shard: ShardId, node: NodeId) -> bool {
+        let node = self.nodes.get(&node);
+        node.is_some_and(|node| node.said.following.contains(&shard))
+    }
+
+    fn orders(&self, node: NodeId) -> Orders {
+        let mut orders = Orders::default();
+        for (shard, _) in self.placement.iter().filter(|(_, leader)| **leader == node) {
+            match self.leaving.contains_key(shard) {
+                // Until the old leader has given it up, the new one goes on following.
+                true => orders.follow.insert(*shard),
+                false => orders.lead.insert(*shard),
+            };
+        }
+        let followed = self.followers.iter().filter(|(_, follower)| **follower == node);
+        orders.follow.extend(followed.map(|(shard, _)| *shard));
+        orders
     }
 
     /// True if somebody is gone.
@@ -291,8 +327,9 @@ impl Controller {
             self.listening = false;
         }
         let nodes = &self.nodes;
-        self.placement
-            .retain(|_, node| nodes.get(node).is_some_and(|node| node.said.coordinator));
+        let lives = |node: &NodeId| nodes.get(node).is_some_and(|node| node.said.coordinator);
+        self.placement.retain(|_, node| lives(node));
+        self.followers.retain(|_, node| lives(node));
         self.adopt();
         if !self.listening {
             self.place(now);
@@ -301,16 +338,15 @@ impl Controller {
         self.publish();
     }
 
-    /// A shard that is placed nowhere stays with who says that it leads it.
+    /// A shard that is placed nowhere stays with who says that it leads (or follows) it.
     fn adopt(&mut self) {
-        for (id, node) in &self.nodes {
-            for shard in node
-                .said
-                .leading
-                .iter()
-                .filter(|shard| node.said.coordinator && shard.0 < self.metadata.shards)
-            {
+        let shards = self.metadata.shards;
+        for (id, node) in self.nodes.iter().filter(|(_, node)| node.said.coordinator) {
+            for shard in node.said.leading.iter().filter(|shard| shard.0 < shards) {
                 self.placement.entry(*shard).or_insert(*id);
+            }
+            for shard in node.said.following.iter().filter(|shard| shard.0 < shards) {
+                self.followers.entry(*shard).or_insert(*id);
             }
         }
     }
@@ -327,28 +363,55 @@ impl Controller {
             // Better led by a node that is about to go than not at all.
             able = coordinators.map(|(id, node)| (*id, zone(node))).collect();
         }
-        let placed = placement::place(self.metadata.shards, &self.placement, &able);
-        for (shard, node) in &placed {
-            let Some(before) = self.placement.get(shard).filter(|before| *before != node) else {
+        let barred: BTreeSet<_> = self
+            .nodes
+            .iter()
+            .flat_map(|(id, node)| node.said.failing.iter().map(|shard| (*shard, *id)))
+            .collect();
+        let candidates = Candidates {
+            nodes: &able,
+            barred: &barred,
+        };
+        // What nobody leads any more goes to who has it in memory, before anything is evened out.
+        for (shard, follower) in &self.followers {
+            if candidates.admit(*shard, *follower) {
+                self.placement.entry(*shard).or_insert(*follower);
+            }
+        }
+        let mut placed = placement::place(self.metadata.shards, &self.placement, &self.followers, candidates);
+        self.warm_up_ends = None;
+        for (shard, node) in &mut placed {
+            let Some(before) = self.placement.get(shard).copied() else {
                 continue;
             };
-            let Some(old) = self
-                .nodes
-                .get(before)
-                .filter(|_| !self.leaving.contains_key(shard))
-            else {
+            if before == *node || self.leaving.contains_key(shard) {
+                continue;
+            }
+            let Some(old) = self.nodes.get(&before) else {
                 continue;
             };
+            let patience = match old.draining_since {
+                _ if barred.contains(&(*shard, before)) => Some(now),
+                Some(since) => Some(since + WARM_UP),
+                None => None,
+            };
+            if !self.is_warm(*shard, *node) && patience.is_none_or(|until| now < until) {
+                // First it catches up, as a follower.
+                self.followers.insert(*shard, *node);
+                *node = before;
+                self.warm_up_ends = self.warm_up_ends.into_iter().chain(patience).min();
+                continue;
+            }
             tracing::info!(%shard, from = %before, to = %node, "moving a shard");
-            let incarnation = old.said.incarnation;
             let leaving = Leaving {
-                from: *before,
-                incarnation,
+                from: before,
+                incarnation: old.said.incarnation,
                 told: false,
                 deadline: now + HAND_OVER,
             };
             self.leaving.insert(*shard, leaving);
         }
+        self.followers = placement::place_followers(&placed, &self.followers, candidates);
         self.placement = placed;
     }
 
@@ -416,7 +479,7 @@ impl Controller {
 /// Whether `new` says anything that `old` did not. What it knows of the picture counts: somebody may wait for that.
 fn is_news(old: &HeartbeatRequest, new: &HeartbeatRequest) -> bool {
     let mut like_new = old.clone();
-    like_new.max_wait_ms = new.max_wait_ms;
+    (like_new.max_wait_ms, like_new.sequence) = (new.max_wait_ms, new.sequence);
     like_new != *new
 }
 

@@ -1,13 +1,11 @@
 //! DescribeConfigs: what holds for a topic or a broker, and where it comes from.
 
+use crate::configs::{DEFINITIONS, Definition, Kind, Rule};
+use crate::image::{Broker, Config, Topic};
 use kafka_wire::StrBytes;
 use kafka_wire::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsSynonym,
 };
-use types::NodeId;
-
-use crate::configs::{DEFINITIONS, Definition, Kind, Rule};
-use crate::image::{Config, Topic};
 
 /// Sources of a value (KIP-226).
 const TOPIC_CONFIG: i8 = 1;
@@ -109,8 +107,10 @@ pub struct BrokerConfig {
     pub documentation: &'static str,
 }
 
-/// What a broker says of itself in Kafka's terms: its identity, and the defaults of topics.
-pub fn broker_configs(id: NodeId, zone: &str, default_partitions: u32) -> Vec<BrokerConfig> {
+/// What a broker says of itself in Kafka's terms: its identity, where clients of unknown zone reach it, and the defaults
+/// of topics.
+pub fn broker_configs(broker: &Broker, default_partitions: u32) -> Vec<BrokerConfig> {
+    let id = broker.id;
     let set = |name, value: String, kind, documentation| BrokerConfig {
         name,
         value,
@@ -119,10 +119,16 @@ pub fn broker_configs(id: NodeId, zone: &str, default_partitions: u32) -> Vec<Br
         documentation,
     };
     let mut configs = vec![
+        set(
+            "advertised.listeners",
+            format!("PLAINTEXT://{}:{}", broker.host, broker.port),
+            Kind::List,
+            "Where clients reach this broker.",
+        ),
         set("broker.id", id.to_string(), Kind::Int, "Identity of this broker."),
         set(
             "broker.rack",
-            zone.to_owned(),
+            broker.zone.clone(),
             Kind::String,
             "Zone of this broker.",
         ),
@@ -191,7 +197,7 @@ pub fn describe_broker(
 
 #[cfg(test)]
 mod tests {
-    use types::TopicId;
+    use types::{NodeId, TopicId};
 
     use super::*;
 
@@ -242,7 +248,16 @@ mod tests {
 
     #[test]
     fn a_broker_names_each_key_once() {
-        let configs = broker_configs(NodeId(1001), "a", 6);
+        let broker = Broker {
+            id: NodeId(1001),
+            zone: "a".into(),
+            host: "demo-a-0".into(),
+            port: 9092,
+            zone_ports: Vec::new(),
+            internal: String::new(),
+            draining: false,
+        };
+        let configs = broker_configs(&broker, 6);
         assert!(configs.windows(2).all(|pair| pair[0].name < pair[1].name));
         let keys = [StrBytes::from_static_str("num.partitions")];
         let described = describe_broker(&configs, Some(&keys), true, false);

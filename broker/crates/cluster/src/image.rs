@@ -14,12 +14,15 @@ flex_struct! {
         pub version: u64,
         /// Epoch of the cluster log's leader that made the picture.
         pub controller_epoch: u64,
+        /// As Metadata shows it.
         pub cluster_id: String,
+        /// Node id of the controller.
         pub controller: NodeId,
         /// `host:port` of the controller's internal listener.
         pub controller_address: String,
         /// The live brokers.
         pub brokers: Vec<Broker>,
+        /// All topics.
         pub topics: Vec<Topic>,
         /// By shard id.
         pub shards: Vec<Shard>,
@@ -31,7 +34,9 @@ flex_struct! {
 flex_struct! {
     /// A live broker, as clients and other nodes reach it.
     pub struct Broker {
+        /// Node id.
         pub id: NodeId,
+        /// Where it runs.
         pub zone: String,
         /// Host that clients connect to.
         pub host: String,
@@ -48,14 +53,18 @@ flex_struct! {
 
 flex_struct! {
     pub struct ZonePort {
+        /// Name of the zone.
         pub zone: String,
+        /// Port for clients of the zone.
         pub port: u16,
     }
 }
 
 flex_struct! {
     pub struct Topic {
+        /// Never used again.
         pub id: TopicId,
+        /// Unique among the topics that exist.
         pub name: String,
         /// Shard of each partition, by partition index.
         pub partitions: Vec<ShardId>,
@@ -66,7 +75,9 @@ flex_struct! {
 
 flex_struct! {
     pub struct Config {
+        /// As in Kafka.
         pub name: String,
+        /// As text.
         pub value: String,
     }
 }
@@ -74,11 +85,14 @@ flex_struct! {
 flex_struct! {
     /// A partition of `__diskless_metadata` and who leads it.
     pub struct Shard {
+        /// Partition of `__diskless_metadata`.
         pub id: ShardId,
         /// -1: nobody right now.
         pub leader: NodeId,
         /// `host:port` of the leader's internal listener; empty without a leader.
         pub address: String,
+        /// `host:port` of a follower whose view is up to date: it finds batches, too. Empty without one.
+        pub follower: String,
     }
 }
 

@@ -11,17 +11,23 @@ flex_struct! {
     /// "I live, this is me, this is the picture I have." Answered at once when there is something new, otherwise
     /// after `max_wait_ms`; the next one follows at once, so the controller sees a node's death by its silence.
     pub struct HeartbeatRequest {
+        /// Id of the node.
         pub node: NodeId,
         /// New for every start of the process.
         pub incarnation: Uuid,
+        /// Where it runs.
         pub zone: String,
+        /// It serves clients.
         pub broker: bool,
+        /// It leads shards.
         pub coordinator: bool,
         /// `host:port` of the internal listener.
         pub internal: String,
         /// Brokers only: see [`crate::image::Broker`].
         pub host: String,
+        /// Brokers only: port for clients of unknown zone.
         pub port: u16,
+        /// Brokers only: port for the clients of each zone.
         pub zone_ports: Vec<ZonePort>,
         /// The node wants to leave: brokers drop out of metadata, coordinators get their shards taken.
         pub draining: bool,
@@ -29,9 +35,18 @@ flex_struct! {
         pub leaving: bool,
         /// Coordinators only: shards this node leads and serves right now.
         pub leading: Vec<ShardId>,
+        /// Coordinators only: shards this node follows with a view that is up to date.
+        pub following: Vec<ShardId>,
+        /// Coordinators only: shards this node was told to lead and could not open: they belong elsewhere.
+        pub failing: Vec<ShardId>,
+        /// Grows with every heartbeat of the process: orders are given to the newest one, others may have been given
+        /// up by their sender.
+        pub sequence: u64,
         /// The picture the node has (0, 0: none).
         pub controller_epoch: u64,
+        /// Version of the picture the node has.
         pub version: u64,
+        /// How long the answer may be held back, ms.
         pub max_wait_ms: u32,
     }
 }
@@ -40,6 +55,7 @@ flex_struct! {
     /// NOT_CONTROLLER: ask who owns the log `cluster` now. DUPLICATE_BROKER_REGISTRATION: another live process has
     /// this node id.
     pub struct HeartbeatResponse {
+        /// 0: no error.
         pub error_code: i16,
         /// Epoch of the controller that answers.
         pub controller_epoch: u64,
@@ -47,12 +63,15 @@ flex_struct! {
         pub image: Option<ImageRecord>,
         /// Coordinators only: shards this node is to lead, all others it is to give up.
         pub lead: Vec<ShardId>,
+        /// Coordinators only: shards this node is to follow.
+        pub follow: Vec<ShardId>,
     }
 }
 
 flex_struct! {
     /// Asks for a block of producer ids (like Kafka's AllocateProducerIds).
     pub struct AllocateProducerIdsRequest {
+        /// Who asks.
         pub node: NodeId,
     }
 }
@@ -60,8 +79,11 @@ flex_struct! {
 flex_struct! {
     /// Ids `first .. first + count` are this node's to give out; never given to another.
     pub struct AllocateProducerIdsResponse {
+        /// 0: no error.
         pub error_code: i16,
+        /// The first id of the block.
         pub first: i64,
+        /// Ids in the block.
         pub count: i32,
     }
 }
@@ -73,6 +95,7 @@ flex_struct! {
         pub shard: i32,
         /// Address of the client, as DescribeGroups shows it.
         pub client_host: String,
+        /// Header and body, without the length.
         pub request: bytes::Bytes,
     }
 }
@@ -81,7 +104,27 @@ flex_struct! {
     /// The reply to the client (header and body, without the length prefix), or an error and no reply:
     /// NOT_COORDINATOR / NOT_CONTROLLER / COORDINATOR_LOAD_IN_PROGRESS.
     pub struct ForwardResponse {
+        /// 0: no error.
         pub error_code: i16,
+        /// Header and body, without the length; empty with an error.
         pub response: bytes::Bytes,
+    }
+}
+
+flex_struct! {
+    /// Asks for the picture of the cluster without taking part in it: tools do.
+    pub struct DescribeClusterRequest {
+        /// Who asks, for the log; any number.
+        pub node: NodeId,
+    }
+}
+
+flex_struct! {
+    /// The picture that the asked coordinator has.
+    pub struct DescribeClusterResponse {
+        /// Always 0.
+        pub error_code: i16,
+        /// None until the node has reached the controller.
+        pub image: Option<ImageRecord>,
     }
 }

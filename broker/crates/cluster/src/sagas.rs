@@ -21,6 +21,8 @@ use crate::state::{Command, Metadata, TopicRecord};
 const AT_ONCE: usize = 64;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
+/// How long to wait at a time for the former topic of a name to be gone.
+const OLD_TOPIC: Duration = Duration::from_secs(30);
 
 /// How the controller reaches the leaders of shards. An error says what went wrong; the call is repeated.
 #[async_trait]
@@ -75,6 +77,18 @@ async fn finish(service: Arc<ControllerService>, id: TopicId) -> TopicId {
         };
         let step = match topic.deleting {
             true => delete(&service, &metadata, topic).await,
+            // Offsets of groups are kept by name: a new topic must not inherit those of one that still has them.
+            false if metadata.is_being_deleted(&topic.name) => {
+                let gone = |metadata: &Metadata| {
+                    !metadata.is_being_deleted(&topic.name)
+                        || metadata.topics.get(&id).is_none_or(|topic| topic.deleting)
+                };
+                let waited = service.wait_for(service.env().instant() + OLD_TOPIC, gone);
+                match waited.await {
+                    Ok(_) => continue,
+                    Err(_) => return id,
+                }
+            }
             false => create(&service, topic).await,
         };
         match step {
@@ -121,18 +135,14 @@ async fn delete(
     metadata: &Metadata,
     topic: &TopicRecord,
 ) -> Result<Command, RpcError> {
+    // A broker that still shows the topic would take commits of its offsets after they are gone.
+    service.spread(service.env().instant() + LAST_RETRY).await;
     let groups = (0..metadata.group_shards).map(ShardId);
     let shards: BTreeSet<ShardId> = topic.partitions.iter().copied().chain(groups).collect();
-    // Offsets of groups are kept by name: once a new topic has the name they are its own.
-    let name = if metadata.names.contains_key(&topic.name) {
-        String::new()
-    } else {
-        topic.name.clone()
-    };
     try_join_all(shards.into_iter().map(async |shard| {
         let topics = vec![DeleteTopic {
             topic: topic.id,
-            name: name.clone(),
+            name: topic.name.clone(),
         }];
         service
             .rpc()

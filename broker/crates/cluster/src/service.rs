@@ -96,6 +96,7 @@ impl ControllerService {
         };
         let formed = !metadata.borrow().cluster_id.is_empty();
         let shards = settings.metadata_partitions.max(1);
+        let before_format = if formed { metadata.borrow().shards } else { shards };
         let format = Command::Format {
             cluster_id: cluster_id(env),
             shards,
@@ -109,6 +110,15 @@ impl ControllerService {
                 has = known.shards,
                 asked = shards,
                 "metadata partitions cannot be taken away"
+            );
+        }
+        if known.shards > before_format {
+            tracing::warn!(
+                had = before_format,
+                has = known.shards,
+                groups = known.group_shards,
+                "metadata partitions were added: they take new partitions of topics only, nothing that exists moves, and \
+                 groups stay on the first ones"
             );
         }
         tracing::info!(cluster = known.cluster_id, %epoch, formed = !formed, "controller");
@@ -342,6 +352,7 @@ fn refused(error: ResponseError) -> HeartbeatResponse {
         controller_epoch: 0,
         image: None,
         lead: Vec::new(),
+        follow: Vec::new(),
     }
 }
 

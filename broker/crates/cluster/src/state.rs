@@ -44,6 +44,13 @@ impl Metadata {
         self.topics.get(self.names.get(name)?)
     }
 
+    /// Whether a former topic of this name is still being deleted.
+    pub(crate) fn is_being_deleted(&self, name: &str) -> bool {
+        self.topics
+            .values()
+            .any(|topic| topic.deleting && topic.name == name)
+    }
+
     fn apply(&mut self, change: Change) {
         match change {
             Change::Formatted(Formatted {
@@ -371,7 +378,9 @@ impl Judge<'_> {
             }
             Command::AllocateProducerIds { count } => {
                 let first = self.metadata.next_producer_id;
-                self.change(Change::ProducerIds(first.saturating_add(i64::from(*count))));
+                if !env::mutation("same-producer-ids") {
+                    self.change(Change::ProducerIds(first.saturating_add(i64::from(*count))));
+                }
                 return Output::ProducerIds(first);
             }
         }

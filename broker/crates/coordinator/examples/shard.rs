@@ -1,4 +1,5 @@
-//! How fast a shard is: commits through the whole replica over a log in memory, then reads.
+//! How fast a shard is: commits through the whole replica over a log in memory, then reads, then commits at a steady
+//! pace while the shard works in the background, then replay and take-over.
 //!
 //! `cargo run --release -p coordinator --example shard -- [BATCHES] [PARTITIONS] [BATCHES PER FILE] [LOG LATENCY MS]`
 #![allow(
@@ -13,10 +14,11 @@
 mod memory_log;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use coordinator::protocol::*;
-use coordinator::shard::{ShardOptions, ShardService};
+use coordinator::shard::{RetentionConfig, ShardOptions, ShardService};
 use env::Env;
 use hdrhistogram::Histogram;
 use memory_log::{MemoryLog, owner};
@@ -25,6 +27,7 @@ use uuid::Uuid;
 
 const SHARD: ShardId = ShardId(0);
 const IN_FLIGHT: u64 = 64;
+const PACED: u64 = 1_000;
 
 fn topic() -> TopicId {
     TopicId(Uuid::from_u128(1))
@@ -75,6 +78,39 @@ fn file(n: u64, per_file: u64, partitions: u64) -> CommitFileRequest {
     }
 }
 
+/// A file of a topic without producers.
+fn plain_file(n: u64, per_file: u64, partitions: u64) -> CommitFileRequest {
+    let mut request = file(n, per_file, partitions);
+    for batch in &mut request.batches {
+        (batch.producer_id, batch.producer_epoch) = (-1, -1);
+    }
+    request
+}
+
+/// Commits a file of 20 batches every 5 ms for some seconds and tells how long that took each time.
+async fn paced(env: &Env, shard: &ShardService, next: &mut u64, partitions: u64, what: &str) {
+    let mut took = Histogram::<u64>::new(3).unwrap();
+    let mut flying = Vec::new();
+    let began = Instant::now();
+    for _ in 0..PACED {
+        let (shard, request) = (shard.clone(), plain_file(*next, 20, partitions));
+        *next += 1;
+        flying.push(env.spawn(async move {
+            let began = Instant::now();
+            assert_eq!(shard.commit_file(request).await.error_code, 0);
+            began.elapsed()
+        }));
+        env.sleep(Duration::from_millis(5)).await;
+    }
+    for commit in flying {
+        took.record(commit.await.unwrap().as_nanos() as u64).unwrap();
+    }
+    show(
+        &format!("paced commits for {:.1} s, {what}", began.elapsed().as_secs_f64()),
+        &took,
+    );
+}
+
 #[tokio::main]
 async fn main() {
     let mut arguments = std::env::args()
@@ -103,17 +139,30 @@ async fn main() {
         partitions: (0..partitions as i32).collect(),
     };
     assert_eq!(shard.create_partitions(request).await.error_code, 0);
+    let retention_bytes = Arc::new(AtomicI64::new(-1));
     let jobs = {
         let store = blob::MemoryStore::new(env.clone());
         coordinator::shard::Jobs {
             store: Arc::new(store),
             object_key: |object| object.to_string(),
-            retention: Arc::new(|_| None),
+            retention: {
+                let bytes = retention_bytes.clone();
+                Arc::new(move |_| {
+                    Some(RetentionConfig {
+                        retention_ms: -1,
+                        retention_bytes: bytes.load(Ordering::Relaxed),
+                    })
+                })
+            },
             hand_over: Arc::new(|_| Box::pin(async { 0 })),
-            options: Default::default(),
+            describe: Arc::new(|_| Box::pin(async { unreachable!("every file has one owner") })),
+            options: coordinator::shard::JobOptions {
+                retention_interval: Duration::from_millis(200),
+                ..Default::default()
+            },
         }
     };
-    let worker = shard.clone();
+    let (worker, jobs_again) = (shard.clone(), jobs.clone());
     env.spawn(async move { worker.run_jobs(&jobs).await });
 
     // Files of one task commit in order; partitions of a file belong to whoever comes first, so that sequences hold.
@@ -173,12 +222,102 @@ async fn main() {
     }
     show("find up to 10 batches", &found);
 
+    println!("view: {:.0} MB", shard.view_bytes().await.unwrap() as f64 / 1e6);
+
+    // Far behind and near the end, the same.
+    for (what, offset) in [("oldest", 0), ("newest", per_partition - 10)] {
+        let mut found = Histogram::<u64>::new(3).unwrap();
+        for n in 0..20_000u64 {
+            let partition = TopicPartition {
+                topic: topic(),
+                partition: (n.wrapping_mul(7919) % partitions) as i32,
+            };
+            let request = FindBatchesRequest {
+                shard: SHARD,
+                partitions: vec![FindBatchesPartition {
+                    partition,
+                    offset: offset as i64,
+                    max_bytes: 10_000,
+                }],
+                max_bytes: 10_000,
+            };
+            let began = Instant::now();
+            assert_eq!(shard.find_batches(request).await.error_code, 0);
+            found.record(began.elapsed().as_nanos() as u64).unwrap();
+        }
+        show(&format!("find at the {what} batches"), &found);
+    }
+
+    let mut next = files + 1_000_000;
+    paced(&env, &shard, &mut next, partitions, "nothing else").await;
+    retention_bytes.store(per_partition as i64 * 50, Ordering::Relaxed);
+    paced(&env, &shard, &mut next, partitions, "retention takes half of all").await;
+    retention_bytes.store(-1, Ordering::Relaxed);
+
+    let follower_dir = tempfile::tempdir().unwrap();
+    let following = ShardOptions {
+        data_dir: follower_dir.path().to_owned(),
+        ..options.clone()
+    };
+    let began = Instant::now();
+    let follower = ShardService::follow(&env, following, Arc::new(log.clone()), owner(2)).unwrap();
+    while !follower.is_warm() {
+        env.sleep(Duration::from_millis(10)).await;
+    }
+    println!(
+        "a follower is warm (newest snapshot and log, {} batches from the log) after {:.2} s",
+        follower.batches(),
+        began.elapsed().as_secs_f64()
+    );
+    shard.stop().await;
+    let began = Instant::now();
+    follower.lead().await;
+    follower.leading().await.unwrap();
+    println!(
+        "take-over by the follower: {:.1} ms",
+        began.elapsed().as_secs_f64() * 1e3
+    );
+    follower.stop().await;
+
+    let mut busy = options.clone();
+    busy.replica.snapshot_slots = 1;
+    busy.replica.snapshot_bytes = 0;
+    let shard = ShardService::start(&env, busy, Arc::new(log.clone()), owner(1)).unwrap();
+    shard.leading().await.unwrap();
+    paced(&env, &shard, &mut next, partitions, "snapshots all the time").await;
+    let topics = vec![DeleteTopic {
+        topic: topic(),
+        name: "t".into(),
+    }];
+    let request = CreatePartitionsRequest {
+        shard: SHARD,
+        topic: TopicId(Uuid::from_u128(2)),
+        name: "u".into(),
+        partitions: (0..partitions as i32).collect(),
+    };
+    shard.stop().await;
+    let shard = start_shard();
+    shard.leading().await.unwrap();
+    assert_eq!(shard.create_partitions(request).await.error_code, 0);
+    let worker = shard.clone();
+    env.spawn(async move { worker.run_jobs(&jobs_again).await });
+    let response = shard.delete_topics(DeleteTopicsRequest { shard: SHARD, topics });
+    assert_eq!(response.await.error_code, 0);
+    paced(
+        &env,
+        &shard,
+        &mut next,
+        partitions,
+        "a topic with all those batches is deleted",
+    )
+    .await;
+
     shard.stop().await;
     let began = Instant::now();
     let shard = start_shard();
     shard.leading().await.unwrap();
     println!(
-        "takeover (snapshot and log): {:.2} s",
+        "cold take-over (snapshot and log): {:.2} s",
         began.elapsed().as_secs_f64()
     );
     env.shut_down().await;

@@ -12,11 +12,15 @@ pub const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
 pub const COORDINATOR_NOT_AVAILABLE: i16 = 15;
 /// Another node leads the shard (retriable, elsewhere).
 pub const NOT_COORDINATOR: i16 = 16;
+/// The request comes to more metadata than one log entry can hold.
+pub const RECORD_LIST_TOO_LARGE: i16 = 18;
 /// A request that makes no sense.
 pub const INVALID_REQUEST: i16 = 42;
 /// The sequence does not follow the last one of the producer.
 pub const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
 /// A newer epoch of the producer was seen.
 pub const INVALID_PRODUCER_EPOCH: i16 = 47;
+/// The topic was deleted.
+pub const UNKNOWN_TOPIC_ID: i16 = 100;
 /// The file is known to be dead: its batches must be sent again in a new one (retriable for clients).
 pub const KAFKA_STORAGE_ERROR: i16 = 56;

@@ -32,20 +32,29 @@ pub mod api_key {
     pub const TAIL: i16 = 7008;
     /// `DisklessHandOverFile`: the next owner of a file takes it over.
     pub const HAND_OVER_FILE: i16 = 7009;
+    /// `DisklessDescribePartitions`: sizes and producers, for administrators.
+    pub const DESCRIBE_PARTITIONS: i16 = 7010;
     /// `DisklessHeartbeat`: a node tells the controller that it lives and learns the metadata image.
     pub const HEARTBEAT: i16 = 7020;
     /// `DisklessAllocateProducerIds`: a block of producer ids for a broker.
     pub const ALLOCATE_PRODUCER_IDS: i16 = 7021;
+    /// `DisklessDescribeCluster`: the metadata image, for who does not take part in the cluster.
+    pub const DESCRIBE_CLUSTER: i16 = 7022;
     /// `DisklessForward`: a client's request, passed on to who owns it (like Kafka's Envelope).
     pub const FORWARD: i16 = 7030;
 }
 
 flex_struct! {
-    /// Binds partitions of a topic to this shard. Idempotent; answered when replicated.
+    /// Binds partitions of a topic to this shard. Idempotent; answered when replicated. UNKNOWN_TOPIC_ID for a topic
+    /// that was deleted: the request was late.
     pub struct CreatePartitionsRequest {
+        /// The shard that is asked; its leader answers.
         pub shard: ShardId,
+        /// Id of the topic.
         pub topic: TopicId,
+        /// Name of the topic.
         pub name: String,
+        /// Indexes of the partitions; those that are bound already are left alone.
         pub partitions: Vec<i32>,
     }
 }
@@ -53,6 +62,7 @@ flex_struct! {
 flex_struct! {
     /// An answer that is an error code or success (0).
     pub struct ErrorResponse {
+        /// 0: no error.
         pub error_code: i16,
     }
 }
@@ -60,15 +70,19 @@ flex_struct! {
 flex_struct! {
     /// Forgets topics: their partitions here, and the group offsets kept for them.
     pub struct DeleteTopicsRequest {
+        /// The shard that is asked; its leader answers.
         pub shard: ShardId,
+        /// Those to forget.
         pub topics: Vec<DeleteTopic>,
     }
 }
 
 flex_struct! {
-    /// One topic to forget. Group offsets are keyed by name, batches by id.
+    /// One topic to forget. Offsets of groups are kept by name, batches by id.
     pub struct DeleteTopic {
+        /// Id of the topic.
         pub topic: TopicId,
+        /// Name of the topic.
         pub name: String,
     }
 }
@@ -77,9 +91,11 @@ flex_struct! {
     /// Gives the batches of an uploaded file their place. Idempotent by `object`: the same file again gets the first
     /// answer.
     pub struct CommitFileRequest {
+        /// The shard that is asked; its leader answers.
         pub shard: ShardId,
         /// Name of the WAL object: `wal/<hash prefix>/<object>`.
         pub object: Uuid,
+        /// The broker that wrote the object.
         pub uploader: NodeId,
         /// Size of the object in bytes.
         pub size: u64,
@@ -93,7 +109,9 @@ flex_struct! {
 flex_struct! {
     /// One record batch of a file, as its header (and the topic's configuration) says.
     pub struct BatchRequest {
+        /// Id of the topic.
         pub topic: TopicId,
+        /// Index of the partition.
         pub partition: i32,
         /// Where it starts in the object, in bytes.
         pub position: u32,
@@ -107,7 +125,9 @@ flex_struct! {
         pub log_append_time: bool,
         /// -1: not idempotent.
         pub producer_id: i64,
+        /// Epoch of the producer; -1: not idempotent.
         pub producer_epoch: i16,
+        /// Sequence number of the first record; -1: not idempotent.
         pub base_sequence: i32,
         /// An earlier batch of the producer was lost on its way to the coordinator: this one must not be taken for the
         /// beginning of a producer that nothing is known of.
@@ -119,7 +139,9 @@ flex_struct! {
     /// Results in the order of the request's batches. With `error_code` != 0 nothing was decided and `batches` is
     /// empty; the sender asks again (NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS).
     pub struct CommitFileResponse {
+        /// 0: no error.
         pub error_code: i16,
+        /// One for each batch of the request.
         pub batches: Vec<BatchResult>,
     }
 }
@@ -127,11 +149,13 @@ flex_struct! {
 flex_struct! {
     /// What became of one batch.
     pub struct BatchResult {
+        /// 0: no error.
         pub error_code: i16,
         /// -1 with an error.
         pub base_offset: i64,
         /// -1 unless the topic uses LogAppendTime.
         pub log_append_time: Timestamp,
+        /// First offset that is kept; -1 if the partition is unknown.
         pub log_start_offset: i64,
         /// The batch was here before; `base_offset` is that of its first time.
         pub duplicate: bool,
@@ -141,13 +165,19 @@ flex_struct! {
 flex_struct! {
     /// Where a committed batch lies.
     pub struct Coordinate {
+        /// Offset of the first record.
         pub base_offset: i64,
+        /// Offset of the last record.
         pub last_offset: i64,
+        /// Id of the WAL object.
         pub object: Uuid,
         /// Size of the object, bytes.
         pub object_size: u64,
+        /// Where the batch starts in the object, in bytes.
         pub position: u32,
+        /// Length of the batch, in bytes.
         pub size: u32,
+        /// Largest timestamp of the records, ms.
         pub max_timestamp: Timestamp,
         /// -1: the records keep their own times.
         pub log_append_time: Timestamp,
@@ -157,7 +187,9 @@ flex_struct! {
 flex_struct! {
     /// Moves the log start of partitions forward.
     pub struct DeleteRecordsRequest {
+        /// The shard that is asked; its leader answers.
         pub shard: ShardId,
+        /// The partitions and their new log starts.
         pub partitions: Vec<DeleteRecordsPartition>,
     }
 }
@@ -165,7 +197,9 @@ flex_struct! {
 flex_struct! {
     /// `offset` -1 = up to the high watermark.
     pub struct DeleteRecordsPartition {
+        /// Which partition.
         pub partition: TopicPartition,
+        /// The new log start; -1: the high watermark.
         pub offset: i64,
     }
 }
@@ -173,7 +207,9 @@ flex_struct! {
 flex_struct! {
     /// In the order of the request.
     pub struct DeleteRecordsResponse {
+        /// 0: no error.
         pub error_code: i16,
+        /// One for each partition of the request.
         pub partitions: Vec<DeleteRecordsResult>,
     }
 }
@@ -181,7 +217,9 @@ flex_struct! {
 flex_struct! {
     /// The new log start, or -1 with an error.
     pub struct DeleteRecordsResult {
+        /// 0: no error.
         pub error_code: i16,
+        /// The log start as it is then; -1 with an error.
         pub low_watermark: i64,
     }
 }
@@ -189,7 +227,9 @@ flex_struct! {
 flex_struct! {
     /// Strict: the answer reflects everything accepted before the call (KIP-1164).
     pub struct ListOffsetsRequest {
+        /// The shard that is asked; its leader answers.
         pub shard: ShardId,
+        /// What is asked of each partition.
         pub partitions: Vec<ListOffsetsPartition>,
     }
 }
@@ -198,7 +238,9 @@ flex_struct! {
     /// `timestamp` as in Kafka's ListOffsets: a time in ms, or -1 latest, -2 earliest, -3 max timestamp, -4 earliest
     /// local, -5 latest tiered, -6 earliest pending upload.
     pub struct ListOffsetsPartition {
+        /// Which partition.
         pub partition: TopicPartition,
+        /// Kafka's ListOffsets timestamp.
         pub timestamp: i64,
     }
 }
@@ -206,7 +248,9 @@ flex_struct! {
 flex_struct! {
     /// In the order of the request.
     pub struct ListOffsetsResponse {
+        /// 0: no error.
         pub error_code: i16,
+        /// One for each partition of the request.
         pub partitions: Vec<ListOffsetsResult>,
     }
 }
@@ -215,9 +259,13 @@ flex_struct! {
     /// For a time (and -3) `batch` is the batch that holds the wanted record; the broker reads it to find the record
     /// itself. Without such a batch offset and timestamp are -1.
     pub struct ListOffsetsResult {
+        /// 0: no error.
         pub error_code: i16,
+        /// The offset; -1: there is none.
         pub offset: i64,
+        /// Its timestamp, ms; -1: unknown.
         pub timestamp: Timestamp,
+        /// The batch to look into for the exact record.
         pub batch: Option<Coordinate>,
     }
 }
@@ -225,7 +273,9 @@ flex_struct! {
 flex_struct! {
     /// Batches from an offset on, for each partition.
     pub struct FindBatchesRequest {
+        /// The shard that is asked; its leader answers.
         pub shard: ShardId,
+        /// Where to begin in each partition.
         pub partitions: Vec<FindBatchesPartition>,
         /// Bound of the bytes of all batches named in the answer; at least one batch is named whatever its size.
         pub max_bytes: u32,
@@ -234,8 +284,11 @@ flex_struct! {
 
 flex_struct! {
     pub struct FindBatchesPartition {
+        /// Which partition.
         pub partition: TopicPartition,
+        /// The first offset that is wanted.
         pub offset: i64,
+        /// Bound of the batches of this partition, in bytes.
         pub max_bytes: u32,
     }
 }
@@ -243,8 +296,11 @@ flex_struct! {
 flex_struct! {
     /// In the order of the request. `applied` is the log offset the answer is true at.
     pub struct FindBatchesResponse {
+        /// 0: no error.
         pub error_code: i16,
+        /// The slot that the answer is true at.
         pub applied: LogOffset,
+        /// One for each partition of the request.
         pub partitions: Vec<FindBatchesResult>,
     }
 }
@@ -253,9 +309,13 @@ flex_struct! {
     /// OFFSET_OUT_OF_RANGE below the log start and above the high watermark, both of which are always given; an
     /// offset equal to the high watermark finds nothing, without error.
     pub struct FindBatchesResult {
+        /// 0: no error.
         pub error_code: i16,
+        /// First offset that is kept; -1 if the partition is unknown.
         pub log_start_offset: i64,
+        /// Offset after the last record; -1 if the partition is unknown.
         pub high_watermark: i64,
+        /// In offset order, without gaps but those of deleted records.
         pub batches: Vec<Coordinate>,
     }
 }
@@ -263,13 +323,16 @@ flex_struct! {
 flex_struct! {
     /// The two questions of the orphan scan: the time of the oldest live file, and which of these are known.
     pub struct DescribeFilesRequest {
+        /// The shard that is asked; its leader answers.
         pub shard: ShardId,
+        /// Ids of WAL objects; may be empty.
         pub objects: Vec<Uuid>,
     }
 }
 
 flex_struct! {
     pub struct DescribeFilesResponse {
+        /// 0: no error.
         pub error_code: i16,
         /// -1: no file is live.
         pub oldest_file: Timestamp,
@@ -279,10 +342,61 @@ flex_struct! {
 }
 
 flex_struct! {
+    /// Asks what partitions take and, with `producers`, who writes to them.
+    pub struct DescribePartitionsRequest {
+        /// The shard that is asked; its leader answers.
+        pub shard: ShardId,
+        /// Which partitions.
+        pub partitions: Vec<TopicPartition>,
+        /// Whether their producers are wanted, too.
+        pub producers: bool,
+    }
+}
+
+flex_struct! {
+    /// In the order of the request.
+    pub struct DescribePartitionsResponse {
+        /// 0: no error.
+        pub error_code: i16,
+        /// One for each partition of the request.
+        pub partitions: Vec<PartitionDescription>,
+    }
+}
+
+flex_struct! {
+    /// UNKNOWN_TOPIC_OR_PARTITION unless the partition is bound to this shard.
+    pub struct PartitionDescription {
+        /// 0: no error.
+        pub error_code: i16,
+        /// Of all its batches, bytes.
+        pub bytes: u64,
+        /// By id; empty unless asked for.
+        pub producers: Vec<ProducerDescription>,
+    }
+}
+
+flex_struct! {
+    /// An idempotent producer that the partition remembers.
+    pub struct ProducerDescription {
+        /// Producer id.
+        pub id: i64,
+        /// Its newest epoch.
+        pub epoch: i16,
+        /// Sequence number of its last record.
+        pub last_sequence: i32,
+        /// Log time of its last batch.
+        pub used_at: Timestamp,
+    }
+}
+
+flex_struct! {
     /// Waits up to `max_wait_ms` for something committed at or after `from`.
     pub struct TailRequest {
+        /// The shard that is asked; its leader answers.
         pub shard: ShardId,
+        /// The slot after the last one that the asker knows.
         pub from: LogOffset,
+        /// How long the answer may be held back, ms.
         pub max_wait_ms: u32,
     }
 }
@@ -291,9 +405,13 @@ flex_struct! {
     /// What was committed in `[from, next)`. `reset`: `from` is older than what the leader remembers (or newer than
     /// the log); forget what was learned and go on from `next`.
     pub struct TailResponse {
+        /// 0: no error.
         pub error_code: i16,
+        /// Forget what was learned of the shard.
         pub reset: bool,
+        /// What to ask from the next time.
         pub next: LogOffset,
+        /// One for each partition with news.
         pub partitions: Vec<TailUpdate>,
     }
 }
@@ -301,10 +419,15 @@ flex_struct! {
 flex_struct! {
     /// News of one partition: batches in offset order, and its bounds after them. `deleted`: the topic is gone.
     pub struct TailUpdate {
+        /// Which partition.
         pub partition: TopicPartition,
+        /// First offset that is kept; -1 if the partition is unknown.
         pub log_start_offset: i64,
+        /// Offset after the last record; -1 if the partition is unknown.
         pub high_watermark: i64,
+        /// The topic is gone.
         pub deleted: bool,
+        /// New batches, in offset order.
         pub batches: Vec<Coordinate>,
     }
 }
@@ -313,8 +436,11 @@ flex_struct! {
     /// `from` has no live batch of the file left; the receiver is next in `owners` and now answers for it. A shard
     /// that never saw the file notes it as dead, so that a late commit of it is refused.
     pub struct HandOverFileRequest {
+        /// The shard that is asked; its leader answers.
         pub shard: ShardId,
+        /// Id of the WAL object.
         pub object: Uuid,
+        /// Size of the object, in bytes.
         pub size: u64,
         /// The owners that remain, the receiver first.
         pub owners: Vec<ShardId>,

@@ -11,9 +11,11 @@
 //! not durable, so a deposed leader has nothing to undo.
 //!
 //! A [`StateMachine`] holds the state; [`start`] opens the log (taking it over from whoever leads it), brings the
-//! state up to its end and serves; the [`ReplicaHandle`] is how everybody else talks to it.
+//! state up to its end and serves; the [`ReplicaHandle`] is how everybody else talks to it. [`follow`] makes a replica
+//! that only reads the log and keeps its state warm, until [`ReplicaHandle::lead`] has it take the log over.
 
 mod actor;
+mod follower;
 mod handle;
 mod leader;
 mod open;
@@ -24,9 +26,10 @@ pub(crate) mod tests;
 use std::time::Duration;
 
 use bytes::Bytes;
+use metalog::Slot;
 use types::{LogOffset, Timestamp};
 
-pub use actor::start;
+pub use actor::{follow, start};
 pub use handle::{End, ReplicaError, ReplicaHandle, Status};
 
 /// State that is rebuilt from a log. Synchronous; no clock, no I/O but its own file.
@@ -51,6 +54,14 @@ pub trait StateMachine: Send + 'static {
     /// Makes logged entries part of the committed state, all or nothing. `offset` is the position of their slot; a
     /// slot that is already applied does nothing. Called without pending state.
     fn apply(&mut self, offset: LogOffset, entries: &[Bytes]) -> Result<(), StateError>;
+
+    /// Like [`StateMachine::apply`] for slots that follow each other, while catching up.
+    fn apply_slots(&mut self, slots: &[Slot]) -> Result<(), StateError> {
+        for slot in slots {
+            self.apply(slot.offset, &slot.entries)?;
+        }
+        Ok(())
+    }
 
     /// The last slot that is part of the committed state.
     fn applied(&self) -> Option<LogOffset>;
@@ -101,8 +112,9 @@ pub struct Options {
     pub group_commands: usize,
     /// About the most bytes of entries in a slot. Bounds how long it takes to judge a group again.
     pub group_bytes: usize,
-    /// A strict read is answered without asking the store while leadership was confirmed less than this ago.
-    pub lease: Duration,
+    /// Largest entry, in bytes: a command that comes to more is refused. With `group_bytes` it stays below what a slot
+    /// of the log can hold.
+    pub max_entry_bytes: usize,
     /// An idle leader asks the store this often whether it still is the leader.
     pub check_interval: Duration,
     /// A snapshot is taken after this many slots,
@@ -110,6 +122,10 @@ pub struct Options {
     /// or this many bytes of entries (and no fewer than the last snapshot has), whichever comes first. With the
     /// number of slots it bounds how long a take-over replays.
     pub snapshot_bytes: u64,
+    /// A follower looks for new slots this often while there are some,
+    pub poll_interval: Duration,
+    /// and this often when the log has been at rest for a while.
+    pub idle_poll_interval: Duration,
 }
 
 impl Default for Options {
@@ -118,10 +134,12 @@ impl Default for Options {
             queue: 1024,
             group_commands: 1024,
             group_bytes: 256 * 1024,
-            lease: Duration::from_secs(1),
+            max_entry_bytes: 8 * 1024 * 1024,
             check_interval: Duration::from_secs(5),
             snapshot_slots: 2_000,
             snapshot_bytes: 8 * 1024 * 1024,
+            poll_interval: Duration::from_millis(200),
+            idle_poll_interval: Duration::from_secs(2),
         }
     }
 }

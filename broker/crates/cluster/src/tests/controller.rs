@@ -53,6 +53,7 @@ impl Lab {
             self.controller.heartbeat(said, self.now).unwrap();
             if let Some(answer) = self.controller.answer(said, true) {
                 said.leading = answer.lead;
+                said.following = answer.follow;
                 if let Some(image) = answer.image {
                     (said.controller_epoch, said.version) = (image.controller_epoch, image.version);
                 }
@@ -234,6 +235,113 @@ fn a_draining_coordinator_gives_up_before_the_next_one_starts() {
             .iter()
             .any(|broker| broker.id.0 == 1 && broker.draining)
     );
+}
+
+/// Nodes that do not get their followers up to date.
+fn keep_cold(lab: &mut Lab) {
+    for said in lab.nodes.values_mut() {
+        said.following.clear();
+    }
+}
+
+#[test]
+fn every_shard_is_followed_elsewhere_and_goes_there_when_its_leader_dies() {
+    let mut lab = Lab::new(3, Grace::default());
+    for (id, zone) in [(0, "a"), (1, "b"), (2, "c")] {
+        lab.add(node(id, zone));
+    }
+    lab.rounds(10);
+    let before = lab.image();
+    for shard in &before.shards {
+        assert!(
+            !shard.follower.is_empty() && shard.follower != shard.address,
+            "{shard:?}"
+        );
+    }
+    let dead = before.shards[1].leader.0;
+    lab.nodes.remove(&dead);
+    lab.rounds(21);
+    let after = lab.image();
+    assert_eq!(after.shards[1].address, before.shards[1].follower);
+    lab.rounds(10);
+    for shard in &lab.image().shards {
+        assert!(
+            !shard.follower.is_empty() && shard.follower != shard.address,
+            "{shard:?}"
+        );
+    }
+}
+
+#[test]
+fn a_shard_moves_only_to_who_has_caught_up() {
+    let mut lab = Lab::new(2, Grace::default());
+    lab.add(node(0, "a"));
+    lab.rounds(5);
+    lab.add(node(1, "b"));
+    for _ in 0..100 {
+        lab.round();
+        keep_cold(&mut lab);
+    }
+    assert_eq!(lab.leaders(), [0, 0]);
+    assert!(lab.image().shards.iter().all(|shard| shard.follower.is_empty()));
+    lab.rounds(10);
+    let mut leaders = lab.leaders();
+    leaders.sort_unstable();
+    assert_eq!(leaders, [0, 1]);
+}
+
+#[test]
+fn who_wants_to_leave_waits_for_the_next_leader_but_not_for_ever() {
+    let mut lab = Lab::new(1, Grace::default());
+    lab.add(node(0, "a"));
+    lab.rounds(5);
+    lab.add(node(1, "b"));
+    lab.round();
+    keep_cold(&mut lab);
+    lab.nodes.get_mut(&0).unwrap().draining = true;
+    let mut rounds = 0;
+    while lab.leaders() == [0] {
+        lab.round();
+        keep_cold(&mut lab);
+        rounds += 1;
+        assert!(rounds < 100);
+    }
+    assert!(rounds > 30, "{rounds}");
+}
+
+#[test]
+fn a_shard_that_does_not_open_goes_to_another_node() {
+    let mut lab = Lab::new(1, Grace::default());
+    lab.add(node(0, "a"));
+    lab.add(node(1, "b"));
+    lab.rounds(10);
+    let leader = lab.leaders()[0];
+    lab.nodes.get_mut(&leader).unwrap().failing = vec![ShardId(0)];
+    lab.rounds(10);
+    assert_eq!(lab.leaders(), [1 - leader]);
+    // Nobody can: then it stays where it is.
+    lab.nodes.get_mut(&(1 - leader)).unwrap().failing = vec![ShardId(0)];
+    lab.rounds(10);
+    assert_eq!(lab.leaders(), [1 - leader]);
+}
+
+#[test]
+fn orders_are_given_to_the_newest_heartbeat() {
+    let mut lab = Lab::new(1, Grace::default());
+    let mut said = node(0, "a");
+    lab.controller.heartbeat(&said, lab.now).unwrap();
+    let held = said.clone();
+    said.sequence = 1;
+    lab.controller.heartbeat(&said, lab.now).unwrap();
+    // Nobody may be there any more to take the answer.
+    lab.controller.answer(&held, true);
+    let answer = lab.controller.answer(&said, false).unwrap();
+    assert_eq!(answer.lead, [ShardId(0)]);
+    let image = answer.image.unwrap();
+    (said.controller_epoch, said.version) = (image.controller_epoch, image.version);
+    said.sequence = 2;
+    lab.controller.heartbeat(&said, lab.now).unwrap();
+    assert_eq!(lab.controller.answer(&said, false), None, "it was told");
 }
 
 #[test]

@@ -172,13 +172,13 @@ async fn a_topic_can_be_deleted_while_it_is_created() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn offsets_kept_under_the_name_of_a_newer_topic_are_left_alone() {
+async fn a_new_topic_waits_until_the_offsets_of_the_former_one_are_gone() {
     let mut lab = Lab::new();
     let controller = lab.controller(0).await;
     lab.nodes(&controller, &["a"]).await;
     create(&controller, vec![creatable("t", 1)]).await;
     let old = visible(&controller, "t").unwrap().id;
-    // The deletion cannot reach the shards, until there is a new topic of the name.
+    // The deletion cannot reach the shards for a while.
     let done = *lab.shards.calls.lock();
     lab.shards
         .fates
@@ -189,17 +189,36 @@ async fn offsets_kept_under_the_name_of_a_newer_topic_are_left_alone() {
         .await
         .unwrap();
     assert_eq!(answer.responses[0].error_code, 0);
-    create(&controller, vec![creatable("t", 1)]).await;
-    lab.until(|| !controller.metadata().topics.contains_key(&old))
-        .await;
+    let answer = create(&controller, vec![creatable("t", 1)]).await;
+    assert_eq!(answer.topics[0].error_code, 0);
     assert_ne!(visible(&controller, "t").unwrap().id, old);
-    assert!(
-        lab.shards
-            .offsets_deleted
-            .lock()
-            .iter()
-            .all(|(_, name)| name.is_empty())
-    );
+    assert!(!controller.metadata().topics.contains_key(&old));
+    let told = lab.shards.offsets_deleted.lock().clone();
+    assert!(told.len() == 3 && told.iter().all(|(_, name)| name == "t"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_waits_for_its_name_can_be_deleted() {
+    let mut lab = Lab::new();
+    let controller = lab.controller(0).await;
+    lab.nodes(&controller, &["a"]).await;
+    create(&controller, vec![creatable("t", 1)]).await;
+    let done = *lab.shards.calls.lock();
+    lab.shards
+        .fates
+        .lock()
+        .extend((done..done + 8).map(|call| (call, Fate::Refused)));
+    let at_once = deletion("t").with_timeout_ms(0);
+    controller.delete_topics(&at_once).await.unwrap();
+    let request = CreateTopicsRequest::default()
+        .with_topics(vec![creatable("t", 1)])
+        .with_timeout_ms(0);
+    let answer = controller.create_topics(&request).await.unwrap();
+    assert_eq!(answer.topics[0].error_code, ResponseError::RequestTimedOut.code());
+    let answer = controller.delete_topics(&at_once).await.unwrap();
+    assert_eq!(answer.responses[0].error_code, 0);
+    lab.until(|| controller.metadata().topics.is_empty()).await;
+    assert!(lab.shards.bound.lock().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

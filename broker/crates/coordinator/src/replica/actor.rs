@@ -4,10 +4,11 @@ use env::Env;
 use metalog::{LogError, MetadataLog, Owner};
 use tokio::sync::{mpsc, watch};
 
+use super::follower::follow_log;
 use super::handle::{Message, error_of};
 use super::leader::Leader;
 use super::open::open;
-use super::{End, Options, ReplicaHandle, StateError, StateMachine, Status};
+use super::{End, Options, ReplicaError, ReplicaHandle, StateError, StateMachine, Status};
 
 /// Starts a replica that takes `log` over for `owner`, on a thread named `name` in production. It returns at once;
 /// [`ReplicaHandle::leading`] waits. Fails only if the thread cannot be started.
@@ -19,70 +20,140 @@ pub fn start<S: StateMachine>(
     owner: Owner,
     options: Options,
 ) -> std::io::Result<ReplicaHandle<S>> {
-    let (messages, received) = mpsc::channel(options.queue);
-    let (status, watched) = watch::channel(Status::Opening);
-    let actor = run(
-        env.clone(),
-        name.to_owned(),
+    spawn(env, name, log, state, owner, options, Status::Opening)
+}
+
+/// Starts a replica that follows `log`, on a thread named `name` in production, until [`ReplicaHandle::lead`] has it
+/// take the log over for `owner`. Fails only if the thread cannot be started.
+pub fn follow<S: StateMachine>(
+    env: &Env,
+    name: &str,
+    log: Arc<dyn MetadataLog>,
+    state: S,
+    owner: Owner,
+    options: Options,
+) -> std::io::Result<ReplicaHandle<S>> {
+    let (applied, current) = (state.applied(), None);
+    spawn(
+        env,
+        name,
         log,
         state,
         owner,
         options,
-        received,
+        Status::Following { applied, current },
+    )
+}
+
+fn spawn<S: StateMachine>(
+    env: &Env,
+    name: &str,
+    log: Arc<dyn MetadataLog>,
+    state: S,
+    owner: Owner,
+    options: Options,
+    first: Status,
+) -> std::io::Result<ReplicaHandle<S>> {
+    let (messages, received) = mpsc::channel(options.queue);
+    let (status, watched) = watch::channel(first);
+    let actor = Actor {
+        env: env.clone(),
+        name: name.to_owned(),
+        log,
+        state,
+        options,
+        messages: received,
         status,
-    );
-    env.spawn_dedicated(name, actor)?;
+    };
+    env.spawn_dedicated(name, actor.run(owner))?;
     Ok(ReplicaHandle {
         messages,
         status: watched,
     })
 }
 
-#[allow(clippy::too_many_arguments, reason = "the parts of an actor, passed once")]
-async fn run<S: StateMachine>(
+struct Actor<S: StateMachine> {
     env: Env,
     name: String,
     log: Arc<dyn MetadataLog>,
-    mut state: S,
-    owner: Owner,
+    state: S,
     options: Options,
-    mut messages: mpsc::Receiver<Message<S>>,
+    messages: mpsc::Receiver<Message<S>>,
     status: watch::Sender<Status>,
-) {
-    let opened = tokio::select! {
-        biased;
-        end = stopped(&mut messages) => Err(end),
-        opened = open(&env, &name, log.as_ref(), &mut state, owner) => opened,
-    };
-    let end = match opened {
-        Ok(opened) => {
-            tracing::info!(log = name, epoch = %opened.epoch, applied = ?state.applied(), "leading");
-            Leader::new(env, &name, log, state, options, opened, &mut messages, &status)
-                .lead()
-                .await
+}
+
+impl<S: StateMachine> Actor<S> {
+    async fn run(mut self, owner: Owner) {
+        let name = self.name.clone();
+        // Held until the callers that still wait have been told: nobody can send to an actor that is gone.
+        let end = self.live(owner).await;
+        match &end {
+            End::Failed(reason) => tracing::error!(log = name, reason, "replica failed"),
+            end => tracing::info!(log = name, ?end, "replica ended"),
         }
-        Err(end) => end,
-    };
-    match &end {
-        End::Failed(reason) => tracing::error!(log = name, reason, "replica failed"),
-        end => tracing::info!(log = name, ?end, "replica ended"),
+        let Actor {
+            mut messages, status, ..
+        } = self;
+        let ended = Status::Ended(end);
+        let error = error_of(&ended);
+        status.send_replace(ended);
+        messages.close();
+        while let Ok(message) = messages.try_recv() {
+            message.refuse(&error);
+        }
     }
-    let ended = Status::Ended(end);
-    let error = error_of(&ended);
-    status.send_replace(ended);
-    messages.close();
-    while let Ok(message) = messages.try_recv() {
-        message.refuse(&error);
+
+    async fn live(&mut self, owner: Owner) -> End {
+        let Actor {
+            env,
+            name,
+            log,
+            state,
+            options,
+            messages,
+            status,
+        } = self;
+        let follows = matches!(*status.borrow(), Status::Following { .. });
+        if follows {
+            let told = tokio::select! {
+                biased;
+                end = orders(messages, true, &ReplicaError::NotLeader) => end,
+                end = follow_log(env, name, log.as_ref(), state, options, status) => Some(end),
+            };
+            if let Some(end) = told {
+                return end;
+            }
+            status.send_replace(Status::Opening);
+        }
+        let opened = tokio::select! {
+            biased;
+            end = orders(messages, false, &ReplicaError::Loading) => Err(end.unwrap_or(End::Stopped)),
+            opened = open(env, name, log.as_ref(), state, owner) => opened,
+        };
+        match opened {
+            Ok(opened) => {
+                tracing::info!(log = name, epoch = %opened.epoch, applied = ?state.applied(), "leading");
+                Leader::new(env, name, log.clone(), state, options, opened, messages, status)
+                    .lead()
+                    .await
+            }
+            Err(end) => end,
+        }
     }
 }
 
-/// Resolves with the end that somebody asked for. While a log is being opened nothing else can arrive.
-async fn stopped<S: StateMachine>(messages: &mut mpsc::Receiver<Message<S>>) -> End {
+/// Waits for an order: `None` is the order to lead, if that is awaited. Requests are refused meanwhile.
+async fn orders<S: StateMachine>(
+    messages: &mut mpsc::Receiver<Message<S>>,
+    lead: bool,
+    refusal: &ReplicaError,
+) -> Option<End> {
     loop {
         match messages.recv().await {
-            None | Some(Message::Stop(None)) => return End::Stopped,
-            Some(Message::Stop(Some(reason))) => return End::Failed(reason),
-            Some(message) => message.refuse(&super::ReplicaError::Loading),
+            None | Some(Message::Stop(None)) => return Some(End::Stopped),
+            Some(Message::Stop(Some(reason))) => return Some(End::Failed(reason)),
+            Some(Message::Lead) if lead => return None,
+            Some(message) => message.refuse(refusal),
         }
     }
 }

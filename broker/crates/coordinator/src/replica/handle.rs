@@ -1,3 +1,4 @@
+use env::Instant;
 use metalog::Owner;
 use tokio::sync::{mpsc, oneshot, watch};
 use types::{Epoch, LogOffset};
@@ -7,6 +8,13 @@ use super::StateMachine;
 /// What a replica is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
+    /// It reads the log and serves nothing that must be fresh.
+    Following {
+        /// The last slot that is applied; `None`: nothing is.
+        applied: Option<LogOffset>,
+        /// When the state last was all of the log; `None`: never yet.
+        current: Option<Instant>,
+    },
     /// It takes the log over and replays it.
     Opening,
     /// It leads.
@@ -48,11 +56,21 @@ pub enum ReplicaError {
     /// The log or the state failed. The command may have been logged all the same.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// The command comes to more than the log takes in one piece; nothing was changed.
+    #[error("{size} bytes of metadata in one request, {limit} are allowed")]
+    TooLarge {
+        /// Of its log entry, in bytes.
+        size: usize,
+        /// [`super::Options::max_entry_bytes`]
+        limit: usize,
+    },
 }
 
 pub(super) enum Message<S: StateMachine> {
     Command(S::Command, oneshot::Sender<Result<S::Output, ReplicaError>>),
     Barrier(oneshot::Sender<Result<LogOffset, ReplicaError>>),
+    /// A follower is to take the log over.
+    Lead,
     /// `None`: stop in good order. Otherwise somebody found the state broken.
     Stop(Option<String>),
 }
@@ -105,12 +123,19 @@ impl<S: StateMachine> ReplicaHandle<S> {
     /// Waits until the replica leads and returns its term.
     pub async fn leading(&self) -> Result<Epoch, ReplicaError> {
         let mut status = self.status.clone();
-        let settled = status.wait_for(|status| *status != Status::Opening).await;
+        let settled = status
+            .wait_for(|status| matches!(status, Status::Leading { .. } | Status::Ended(_)))
+            .await;
         match settled.as_deref() {
             Ok(Status::Leading { epoch, .. }) => Ok(*epoch),
             Ok(other) => Err(error_of(other)),
             Err(_) => Err(ReplicaError::NotLeader),
         }
+    }
+
+    /// Has a follower take the log over; anybody else goes on as before. [`ReplicaHandle::leading`] waits.
+    pub async fn lead(&self) {
+        let _ = self.messages.send(Message::Lead).await;
     }
 
     /// Finishes what was accepted, then ends the replica.
@@ -150,7 +175,7 @@ pub(super) fn error_of(status: &Status) -> ReplicaError {
         Status::Opening => ReplicaError::Loading,
         Status::Ended(End::Failed(reason)) => ReplicaError::Unavailable(reason.clone()),
         // Leading, but the actor is gone: the node is being ended.
-        Status::Ended(_) | Status::Leading { .. } => ReplicaError::NotLeader,
+        Status::Following { .. } | Status::Ended(_) | Status::Leading { .. } => ReplicaError::NotLeader,
     }
 }
 
@@ -159,7 +184,7 @@ impl<S: StateMachine> Message<S> {
         match self {
             Message::Command(_, reply) => drop(reply.send(Err(error.clone()))),
             Message::Barrier(reply) => drop(reply.send(Err(error.clone()))),
-            Message::Stop(_) => {}
+            Message::Lead | Message::Stop(_) => {}
         }
     }
 }

@@ -29,6 +29,15 @@ enum Item<S: StateMachine> {
     Barrier(Reply<LogOffset>),
 }
 
+impl<S: StateMachine> Item<S> {
+    fn refuse(self, error: &ReplicaError) {
+        match self {
+            Item::Command { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Item::Barrier(reply) => drop(reply.send(Err(error.clone()))),
+        }
+    }
+}
+
 /// Items that are judged, and the entries they come to.
 struct Group<S: StateMachine> {
     items: Vec<Item<S>>,
@@ -57,8 +66,8 @@ pub(super) struct Leader<'a, S: StateMachine> {
     env: Env,
     name: &'a str,
     log: Arc<dyn MetadataLog>,
-    state: S,
-    options: Options,
+    state: &'a mut S,
+    options: &'a Options,
     epoch: Epoch,
     messages: &'a mut mpsc::Receiver<Message<S>>,
     status: &'a watch::Sender<Status>,
@@ -69,12 +78,11 @@ pub(super) struct Leader<'a, S: StateMachine> {
     flying: Group<S>,
     /// The group that accumulates.
     group: Group<S>,
-    /// When leadership was last known.
-    confirmed: Instant,
     /// When the store was last asked for anything.
     asked: Instant,
-    /// Barriers whose slot is applied, but whose answer needs a newer confirmation.
-    unconfirmed: Vec<Reply<LogOffset>>,
+    /// What has nothing to log. It rests on what is applied, but is true only if this node still leads: it is answered
+    /// when a call that was begun after it has confirmed that.
+    unconfirmed: Vec<Item<S>>,
     now: Timestamp,
     stopping: bool,
     snapshot: Snapshots,
@@ -109,11 +117,11 @@ async fn poll<T>(task: &mut Option<JoinHandle<T>>) -> Option<T> {
 impl<'a, S: StateMachine> Leader<'a, S> {
     #[allow(clippy::too_many_arguments, reason = "the parts of a leader, passed once")]
     pub(super) fn new(
-        env: Env,
+        env: &Env,
         name: &'a str,
         log: Arc<dyn MetadataLog>,
-        state: S,
-        options: Options,
+        state: &'a mut S,
+        options: &'a Options,
         ready: Ready,
         messages: &'a mut mpsc::Receiver<Message<S>>,
         status: &'a watch::Sender<Status>,
@@ -127,10 +135,9 @@ impl<'a, S: StateMachine> Leader<'a, S> {
             not_before: env.instant(),
         };
         Self {
-            confirmed: ready.writer.confirmed_at(),
             asked: env.instant(),
             now: env.now(),
-            env,
+            env: env.clone(),
             name,
             log,
             state,
@@ -159,14 +166,9 @@ impl<'a, S: StateMachine> Leader<'a, S> {
             tracing::warn!(log = self.name, %error, "rollback at the end failed");
         }
         let error = super::handle::error_of(&Status::Ended(end.clone()));
-        for item in self.flying.items.drain(..).chain(self.group.items.drain(..)) {
-            match item {
-                Item::Command { reply, .. } => drop(reply.send(Err(error.clone()))),
-                Item::Barrier(reply) => drop(reply.send(Err(error.clone()))),
-            }
-        }
-        for reply in self.unconfirmed.drain(..) {
-            let _ = reply.send(Err(error.clone()));
+        let waiting = self.unconfirmed.drain(..).chain(self.flying.items.drain(..));
+        for item in waiting.chain(self.group.items.drain(..)) {
+            item.refuse(&error);
         }
         end
     }
@@ -181,7 +183,7 @@ impl<'a, S: StateMachine> Leader<'a, S> {
                 }
             }
             self.launch()?;
-            let idle = self.flight.is_none() && self.group.items.is_empty();
+            let idle = self.flight.is_none() && self.group.items.is_empty() && self.unconfirmed.is_empty();
             if self.stopping && idle {
                 return Ok(());
             }
@@ -229,6 +231,7 @@ impl<'a, S: StateMachine> Leader<'a, S> {
                 self.judge(command, self.now, reply)?;
             }
             Message::Barrier(reply) => self.group.items.push(Item::Barrier(reply)),
+            Message::Lead => {}
             Message::Stop(None) => self.stopping = true,
             Message::Stop(Some(reason)) => return Err(End::Failed(reason)),
         }
@@ -242,6 +245,11 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         reply: Reply<S::Output>,
     ) -> Result<(), StateError> {
         let judged = self.state.speculate(now, &command)?;
+        let limit = self.options.max_entry_bytes;
+        if let Some(size) = judged.entry.as_ref().map(Bytes::len).filter(|size| *size > limit) {
+            let _ = reply.send(Err(ReplicaError::TooLarge { size, limit }));
+            return self.judge_again();
+        }
         if let Some(entry) = judged.entry {
             self.group.bytes += entry.len();
             self.group.entries.push(entry);
@@ -255,18 +263,39 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         Ok(())
     }
 
+    /// Makes pending what is waiting, and nothing else.
+    fn judge_again(&mut self) -> Result<(), StateError> {
+        self.state.rollback()?;
+        for item in &self.flying.items {
+            if let Item::Command { command, now, .. } = item {
+                // It comes to the same as before, and that is already on its way.
+                self.state.speculate(*now, command)?;
+            }
+        }
+        self.judge_waiting()
+    }
+
+    /// Judges the accumulating group anew, on top of what is pending.
+    fn judge_waiting(&mut self) -> Result<(), StateError> {
+        for item in std::mem::take(&mut self.group).items {
+            match item {
+                Item::Command {
+                    command, now, reply, ..
+                } => self.judge(command, now, reply)?,
+                barrier => self.group.items.push(barrier),
+            }
+        }
+        Ok(())
+    }
+
     /// Gives the writer something to do, if it is free.
     fn launch(&mut self) -> Result<(), End> {
         if self.flight.is_some() {
             return Ok(());
         }
-        if self.group.entries.is_empty() && !self.group.items.is_empty() {
+        if self.group.entries.is_empty() {
             // Nothing to log, and nothing pending that the answers could rest on.
-            let group = std::mem::take(&mut self.group);
-            self.answer(group);
-            if self.env.instant() - self.confirmed <= self.options.lease {
-                self.answer_barriers();
-            }
+            self.unconfirmed.append(&mut self.group.items);
         }
         if let Some(snapshot) = self.snapshot.ready.take() {
             // Keep the log from the snapshot before on, for readers that are a little behind.
@@ -278,6 +307,16 @@ impl<'a, S: StateMachine> Leader<'a, S> {
             });
         } else if !self.group.entries.is_empty() {
             self.flying = std::mem::take(&mut self.group);
+            if env::mutation("ack-before-durable") {
+                self.unconfirmed.append(&mut self.flying.items);
+                self.answer_unconfirmed();
+            }
+            if env::mutation("serve-speculative")
+                && let Some(applied) = self.state.applied()
+            {
+                self.state.rollback()?;
+                self.state.apply(applied.next(), &self.flying.entries)?;
+            }
             // Slices: the bytes are not copied.
             let entries = self.flying.entries.clone();
             self.fly(move |mut writer| async move {
@@ -307,24 +346,22 @@ impl<'a, S: StateMachine> Leader<'a, S> {
     }
 
     fn landed(&mut self, writer: Writer, done: Done) -> Result<(), End> {
-        self.confirmed = self.confirmed.max(writer.confirmed_at());
         self.asked = self.env.instant();
         self.writer = Some(writer);
         match done {
             // What waits for a confirmation was accepted before the call that has just confirmed it.
-            Done::Append(offset) => {
-                self.durable(offset?)?;
-                self.answer_barriers();
-            }
-            Done::Check(Ok(())) => self.answer_barriers(),
+            Done::Append(offset) => self.durable(offset?)?,
+            Done::Check(Ok(())) => self.answer_unconfirmed(),
             Done::Install(newest, Ok(())) => {
+                self.answer_unconfirmed();
                 self.snapshot.newest = newest;
                 self.sweep();
             }
             Done::Check(Err(LogError::Unavailable(reason))) => {
                 tracing::warn!(log = self.name, reason, "leadership could not be confirmed");
-                for reply in self.unconfirmed.drain(..) {
-                    let _ = reply.send(Err(ReplicaError::Unavailable(reason.clone())));
+                let error = ReplicaError::Unavailable(reason);
+                for item in self.unconfirmed.drain(..) {
+                    item.refuse(&error);
                 }
             }
             Done::Install(_, Err(LogError::Unavailable(reason))) => {
@@ -341,40 +378,29 @@ impl<'a, S: StateMachine> Leader<'a, S> {
 
     /// The group in flight can no longer be lost.
     fn durable(&mut self, offset: LogOffset) -> Result<(), End> {
-        let flown = std::mem::take(&mut self.flying);
+        let mut flown = std::mem::take(&mut self.flying);
+        if env::mutation("apply-out-of-order") {
+            flown.entries.reverse();
+        }
         self.state.rollback()?;
         self.state.apply(offset, &flown.entries)?;
         self.snapshot.bytes_since += flown.bytes as u64;
         self.publish()?;
-        self.answer(flown);
+        self.unconfirmed.extend(flown.items);
+        self.answer_unconfirmed();
         // What was judged on top of the pending group is judged again on top of the committed one.
-        let waiting = std::mem::take(&mut self.group);
-        for item in waiting.items {
-            match item {
-                Item::Command {
-                    command, now, reply, ..
-                } => self.judge(command, now, reply)?,
-                barrier => self.group.items.push(barrier),
-            }
-        }
+        self.judge_waiting()?;
         self.maybe_snapshot(offset)
     }
 
-    /// Everything in `group` is applied (or changes nothing).
-    fn answer(&mut self, group: Group<S>) {
-        for item in group.items {
+    /// Everything that waits for a confirmation is true: it is applied or changes nothing, and this node leads.
+    fn answer_unconfirmed(&mut self) {
+        let applied = self.state.applied().unwrap_or(LogOffset(0));
+        for item in self.unconfirmed.drain(..) {
+            // A caller that is gone does not want its answer.
             match item {
-                // A caller that is gone does not want its answer.
                 Item::Command { output, reply, .. } => drop(reply.send(Ok(output))),
-                Item::Barrier(reply) => self.unconfirmed.push(reply),
-            }
-        }
-    }
-
-    fn answer_barriers(&mut self) {
-        if let Some(applied) = self.state.applied() {
-            for reply in self.unconfirmed.drain(..) {
-                let _ = reply.send(Ok(applied));
+                Item::Barrier(reply) => drop(reply.send(Ok(applied))),
             }
         }
     }

@@ -10,7 +10,7 @@ use types::{Epoch, LogOffset};
 use super::{End, StateMachine};
 
 /// How much of the log is fetched at a time, in bytes.
-const READ_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const READ_BYTES: usize = 4 * 1024 * 1024;
 const RETRY: Duration = Duration::from_millis(200);
 
 /// What a leader starts with.
@@ -56,8 +56,8 @@ pub(super) async fn open<S: StateMachine>(
     let mut log_bytes = 0;
     while next < opened.tail {
         let slots = retry(env, name, || log.read(next, READ_BYTES)).await?;
+        state.apply_slots(&slots)?;
         for slot in &slots {
-            state.apply(slot.offset, &slot.entries)?;
             log_bytes += slot.entries.iter().map(|entry| entry.len() as u64).sum::<u64>();
         }
         match slots.last() {
@@ -81,7 +81,7 @@ pub(super) async fn open<S: StateMachine>(
     })
 }
 
-fn join(mut pieces: Vec<Bytes>) -> Bytes {
+pub(super) fn join(mut pieces: Vec<Bytes>) -> Bytes {
     if pieces.len() == 1 {
         return pieces.pop().unwrap_or_default();
     }

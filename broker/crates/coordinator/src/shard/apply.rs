@@ -1,14 +1,15 @@
-//! Making a slot part of the committed state: one SQLite transaction, without a check that could fail.
+//! Making slots part of the committed state: one SQLite transaction, without a check that could fail.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension};
 use types::{FastMap, LogOffset, ShardId, Timestamp, TopicId, TopicPartition};
 
 use super::entry::{
-    Change, ExpiredEntry, FileCommitted, FileTakenOver, GroupPut, Objects, Offset, PartitionBatches,
-    PartitionsCreated, RecordsDeleted, TopicsDeleted, decode,
+    Change, ExpiredEntry, FileCommitted, FileTakenOver, Objects, PartitionBatches, PartitionsCreated,
+    RecordsDeleted, TopicsDeleted, decode,
 };
 use super::producer::{self, Producer, Remembered};
 use super::schema::{self, file_state};
@@ -16,52 +17,91 @@ use super::state::{Counters, Partition, ShardState, read_producer};
 use crate::protocol::{Coordinate, TailUpdate};
 use crate::replica::StateError;
 
-type Done = Result<(), StateError>;
+pub(super) type Done = Result<(), StateError>;
+
+/// How long a deleted topic is remembered, ms: far longer than any request that would create it can be on its way.
+const DELETED_TOPIC: i64 = 24 * 3600 * 1000;
 
 impl ShardState {
-    pub(super) fn apply_slot(&mut self, offset: LogOffset, entries: &[Bytes]) -> Done {
+    /// Applies slots that follow each other in one transaction; those that are applied already are left out.
+    pub(super) fn apply_transaction(&mut self, slots: &[(LogOffset, &[Bytes])]) -> Done {
+        let mut expected = self.applied.map_or(LogOffset(0), LogOffset::next);
+        let fresh = slots.iter().filter(|(offset, _)| *offset >= expected);
+        let fresh: Vec<_> = fresh.copied().collect();
+        if fresh.is_empty() {
+            return Ok(());
+        }
         let transaction = self.db.unchecked_transaction()?;
         // On an error memory and file part ways: the replica ends, and the view is built anew.
-        let mut slot = Slot {
+        let mut applying = Applying {
             db: &transaction,
             shard: self.shard,
             partitions: &mut self.partitions,
             counters: &mut self.counters,
             changed: BTreeSet::new(),
             producers: BTreeMap::new(),
+            batches: 0,
             news: Vec::new(),
             news_index: FastMap::default(),
         };
-        for entry in entries {
-            let (time, change) = decode(entry.clone())?;
-            slot.counters.log_time = slot.counters.log_time.max(time);
-            slot.apply(time, change)?;
+        let mut news = Vec::with_capacity(fresh.len());
+        for (offset, entries) in fresh {
+            if offset != expected {
+                return Err(StateError::Corrupt(format!(
+                    "slot {offset} follows, but {expected} is next"
+                )));
+            }
+            // A fencing slot: a new leader begins here.
+            if entries.is_empty() && env::mutation("forget-dedupe") {
+                applying.db.execute("DELETE FROM producers", ())?;
+            }
+            if entries.is_empty() && env::mutation("forget-offsets") {
+                applying.db.execute("DELETE FROM offsets", ())?;
+            }
+            for entry in entries {
+                let (time, change) = decode(entry.clone())?;
+                applying.counters.log_time = applying.counters.log_time.max(time);
+                applying.apply(time, change)?;
+            }
+            news.push((offset, applying.take_news()));
+            expected = offset.next();
         }
-        let news = slot.finish(offset)?;
+        let batches = applying.batches;
+        let Some(last) = news.last().map(|(offset, _)| *offset) else {
+            return Ok(());
+        };
+        applying.finish(last)?;
         transaction.commit()?;
-        self.applied = Some(offset);
-        self.tail.push(offset, news);
-        Ok(())
+        self.applied = Some(last);
+        self.shared.batches.fetch_add(batches, Ordering::Relaxed);
+        for (offset, updates) in news {
+            self.shared.tail.push(offset, updates);
+        }
+        self.forget_pending();
+        self.shrink_if_due()?;
+        self.checkpoint_if_due()
     }
 }
 
-/// A slot that is being applied. Partitions and producers are written once, at its end.
-struct Slot<'a> {
-    db: &'a Connection,
+/// Slots that are being applied. Partitions and producers are written once, at the end.
+pub(super) struct Applying<'a> {
+    pub(super) db: &'a Connection,
     shard: ShardId,
     partitions: &'a mut FastMap<TopicPartition, Partition>,
     counters: &'a mut Counters,
     changed: BTreeSet<TopicPartition>,
     producers: BTreeMap<(u32, i64), Producer>,
+    batches: u64,
+    /// Of the slot that is being applied.
     news: Vec<TailUpdate>,
     news_index: FastMap<TopicPartition, usize>,
 }
 
-impl Slot<'_> {
+impl Applying<'_> {
     fn apply(&mut self, time: Timestamp, change: Change) -> Done {
         match change {
             Change::PartitionsCreated(created) => self.partitions_created(&created),
-            Change::TopicsDeleted(deleted) => self.topics_deleted(&deleted),
+            Change::TopicsDeleted(deleted) => self.topics_deleted(time, &deleted),
             Change::FileCommitted(file) => self.file_committed(time, file),
             Change::RecordsDeleted(deleted) => self.records_deleted(&deleted),
             Change::Purged(purged) => self.purge(time, purged.limit),
@@ -100,7 +140,10 @@ impl Slot<'_> {
         Ok(())
     }
 
-    fn topics_deleted(&mut self, deleted: &TopicsDeleted) -> Done {
+    fn topics_deleted(&mut self, time: Timestamp, deleted: &TopicsDeleted) -> Done {
+        self.db
+            .prepare_cached("DELETE FROM deleted_topics WHERE at < ?")?
+            .execute((time.plus(-DELETED_TOPIC).0,))?;
         for topic in &deleted.topics {
             let mut gone: Vec<_> = self
                 .partitions
@@ -124,6 +167,9 @@ impl Slot<'_> {
             self.db
                 .prepare_cached("DELETE FROM offsets WHERE topic = ? AND (topic_id IS NULL OR topic_id = ?)")?
                 .execute((&topic.name, topic.topic.0.as_bytes()))?;
+            self.db
+                .prepare_cached("INSERT OR REPLACE INTO deleted_topics VALUES (?, ?)")?
+                .execute((topic.topic.0.as_bytes(), time.0))?;
         }
         Ok(())
     }
@@ -185,6 +231,7 @@ impl Slot<'_> {
             .db
             .prepare_cached("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)")?;
         let mut coordinates = Vec::with_capacity(committed.batches.len());
+        self.batches += committed.batches.len() as u64;
         for batch in &committed.batches {
             let base_offset = partition.high_watermark;
             let last_offset = base_offset + i64::from(batch.last_offset_delta);
@@ -347,7 +394,7 @@ impl Slot<'_> {
     fn dead_state(&self, owners: &[ShardId]) -> i64 {
         match owners {
             [first, ..] if *first != self.shard => file_state::WAITING,
-            [_, _, ..] => file_state::HAND_OVER,
+            [_, _, ..] if !env::mutation("delete-shared-file") => file_state::HAND_OVER,
             _ => file_state::DELETE,
         }
     }
@@ -404,55 +451,13 @@ impl Slot<'_> {
         Ok(())
     }
 
-    fn group_put(&mut self, time: Timestamp, put: &GroupPut) -> Done {
-        match &put.metadata {
-            Some(metadata) => {
-                self.db
-                    .prepare_cached(
-                        "INSERT INTO groups VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET metadata = excluded.metadata",
-                    )?
-                    .execute((&put.group, &metadata[..]))?;
-            }
-            None => {
-                self.db
-                    .prepare_cached("DELETE FROM groups WHERE id = ?")?
-                    .execute((&put.group,))?;
-                self.db
-                    .prepare_cached("DELETE FROM offsets WHERE group_id = ?")?
-                    .execute((&put.group,))?;
-            }
-        }
-        self.offsets(time, &put.group, &put.offsets)
-    }
-
-    fn offsets(&mut self, time: Timestamp, group: &str, offsets: &[Offset]) -> Done {
-        let mut put = self.db.prepare_cached(
-            "INSERT INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (group_id, topic, partition) DO UPDATE SET
-             topic_id = excluded.topic_id, offset = excluded.offset, leader_epoch = excluded.leader_epoch,
-             metadata = excluded.metadata, committed_at = excluded.committed_at",
-        )?;
-        for commit in offsets {
-            put.execute((
-                group,
-                &commit.topic,
-                commit.partition,
-                commit.topic_id.map(|id| *id.0.as_bytes()),
-                commit.offset,
-                commit.leader_epoch,
-                &commit.metadata,
-                time.0,
-            ))?;
-        }
-        Ok(())
-    }
-
     fn expired(&mut self, expired: &ExpiredEntry) -> Done {
         let before = expired.producers_before;
         let mut delete = self
             .db
             .prepare_cached("DELETE FROM producers WHERE num = ? AND producer = ? AND used_at < ?")?;
         for key in &expired.producers {
-            // Used again in this very slot: its row is about to be written anew.
+            // Used again in this very transaction: its row is about to be written anew.
             if self
                 .producers
                 .get(key)
@@ -482,7 +487,7 @@ impl Slot<'_> {
     fn tell(&mut self, id: TopicPartition) -> &mut TailUpdate {
         let at = *self.news_index.entry(id).or_insert(self.news.len());
         if at >= self.news.len() {
-            // Bounds are filled in at the end of the slot.
+            // Bounds are filled in at the end of the slot (`take_news`).
             let batches = Vec::new();
             self.news.push(TailUpdate {
                 partition: id,
@@ -499,7 +504,20 @@ impl Slot<'_> {
         &mut self.news[at]
     }
 
-    fn finish(self, offset: LogOffset) -> Result<Vec<TailUpdate>, StateError> {
+    /// The news of the slot that has just been applied.
+    fn take_news(&mut self) -> Vec<TailUpdate> {
+        self.news_index.clear();
+        let mut news = std::mem::take(&mut self.news);
+        for update in &mut news {
+            if let Some(partition) = self.partitions.get(&update.partition) {
+                update.log_start_offset = partition.log_start;
+                update.high_watermark = partition.high_watermark;
+            }
+        }
+        news
+    }
+
+    fn finish(self, offset: LogOffset) -> Done {
         let mut update = self.db.prepare_cached(
             "UPDATE partitions SET log_start = ?, high_watermark = ?, bytes = ?, append_time = ?
              WHERE topic = ? AND partition = ?",
@@ -530,14 +548,7 @@ impl Slot<'_> {
                 self.counters.next_num,
                 self.counters.log_time.0,
             ))?;
-        let mut news = self.news;
-        for update in &mut news {
-            if let Some(partition) = self.partitions.get(&update.partition) {
-                update.log_start_offset = partition.log_start;
-                update.high_watermark = partition.high_watermark;
-            }
-        }
-        Ok(news)
+        Ok(())
     }
 }
 

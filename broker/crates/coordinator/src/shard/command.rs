@@ -100,6 +100,8 @@ pub struct OffsetCommit {
 pub enum Output {
     /// Done; nothing to say.
     Done,
+    /// Nothing is done, for this reason (an error code).
+    Refused(i16),
     /// Answer to [`Command::CommitFile`].
     Committed {
         /// Not 0: refused as a whole.

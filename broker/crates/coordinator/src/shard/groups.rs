@@ -5,6 +5,8 @@ use rusqlite::{Connection, Row};
 use types::{Timestamp, TopicId};
 use uuid::Uuid;
 
+use super::apply::{Applying, Done};
+use super::entry::{GroupPut, Offset};
 use super::{Command, OffsetCommit, Output, ShardService};
 use crate::replica::ReplicaError;
 
@@ -140,4 +142,48 @@ fn stored_offset(row: &Row<'_>) -> rusqlite::Result<StoredOffset> {
         commit,
         committed_at: Timestamp(row.get(6)?),
     })
+}
+
+impl Applying<'_> {
+    pub(super) fn group_put(&mut self, time: Timestamp, put: &GroupPut) -> Done {
+        match &put.metadata {
+            Some(metadata) => {
+                self.db
+                    .prepare_cached(
+                        "INSERT INTO groups VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET metadata = excluded.metadata",
+                    )?
+                    .execute((&put.group, &metadata[..]))?;
+            }
+            None => {
+                self.db
+                    .prepare_cached("DELETE FROM groups WHERE id = ?")?
+                    .execute((&put.group,))?;
+                self.db
+                    .prepare_cached("DELETE FROM offsets WHERE group_id = ?")?
+                    .execute((&put.group,))?;
+            }
+        }
+        self.offsets(time, &put.group, &put.offsets)
+    }
+
+    pub(super) fn offsets(&mut self, time: Timestamp, group: &str, offsets: &[Offset]) -> Done {
+        let mut put = self.db.prepare_cached(
+            "INSERT INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (group_id, topic, partition) DO UPDATE SET
+             topic_id = excluded.topic_id, offset = excluded.offset, leader_epoch = excluded.leader_epoch,
+             metadata = excluded.metadata, committed_at = excluded.committed_at",
+        )?;
+        for commit in offsets {
+            put.execute((
+                group,
+                &commit.topic,
+                commit.partition,
+                commit.topic_id.map(|id| *id.0.as_bytes()),
+                commit.offset,
+                commit.leader_epoch,
+                &commit.metadata,
+                time.0,
+            ))?;
+        }
+        Ok(())
+    }
 }

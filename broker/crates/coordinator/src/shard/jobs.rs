@@ -3,21 +3,20 @@
 //! Jobs look for work through readers, off the commit path, and change the state by ordinary commands. They keep
 //! nothing that matters: a new leader starts them anew.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use blob::SharedStore;
-use futures::StreamExt;
 use futures::future::BoxFuture;
-use types::{ShardId, Timestamp, TopicId, TopicPartition};
+use parking_lot::Mutex;
+use types::{Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
 
-use super::queries::{self, DeadFile};
-use super::schema::file_state;
+use super::queries::{self, Place};
 use super::{Command, Expired, Output, ShardService};
-use crate::codes;
-use crate::protocol::{DeleteRecordsPartition, HandOverFileRequest};
+use crate::protocol::{
+    DeleteRecordsPartition, DescribeFilesRequest, DescribeFilesResponse, HandOverFileRequest,
+};
 use crate::replica::ReplicaError;
 
 /// How long the records of a topic are kept.
@@ -34,6 +33,10 @@ pub type RetentionOf = Arc<dyn Fn(TopicId) -> Option<RetentionConfig> + Send + S
 
 /// Sends a request to the leader of the shard it names and returns the error code of the answer.
 pub type HandOver = Arc<dyn Fn(HandOverFileRequest) -> BoxFuture<'static, i16> + Send + Sync>;
+
+/// Sends a request to the leader of the shard it names and returns the answer, with an error code if there is none.
+pub type DescribeFiles =
+    Arc<dyn Fn(DescribeFilesRequest) -> BoxFuture<'static, DescribeFilesResponse> + Send + Sync>;
 
 /// Intervals and bounds of the jobs.
 #[derive(Clone, Debug)]
@@ -83,6 +86,8 @@ pub struct Jobs {
     pub retention: RetentionOf,
     /// Reaches the other owners of files.
     pub hand_over: HandOver,
+    /// Asks the other owners of files.
+    pub describe: DescribeFiles,
     /// Intervals and bounds.
     pub options: JobOptions,
 }
@@ -91,15 +96,12 @@ pub struct Jobs {
 const RETENTION_BATCHES: usize = 2_000;
 /// Batches that are purged in one log entry: about two milliseconds of the leader.
 const PURGE_BATCHES: u32 = 1_000;
-/// Most files handled at a time.
-const FILES: usize = 1_000;
-const HAND_OVERS: usize = 32;
 /// Most things forgotten in one log entry.
 const EXPIRE: usize = 1_000;
 
-type Pass = Result<(), ReplicaError>;
+pub(super) type Pass = Result<(), ReplicaError>;
 
-fn millis(duration: Duration) -> i64 {
+pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -107,6 +109,7 @@ impl ShardService {
     /// Runs the jobs until the shard is no longer led from here.
     pub async fn run_jobs(&self, jobs: &Jobs) {
         let options = &jobs.options;
+        let asked = Mutex::new(Place::default());
         let all = async {
             if self.leading().await.is_err() {
                 return;
@@ -116,6 +119,8 @@ impl ShardService {
                     .retention_pass(jobs)),
                 self.repeat("purge", options.file_interval, || self.purge()),
                 self.repeat("hand-over", options.file_interval, || self.hand_files_over(jobs)),
+                self.repeat("waiting files", options.file_interval, || self
+                    .ask_first_owners(jobs, &asked)),
                 self.repeat("deletion", options.file_interval, || self.delete_files(jobs)),
                 self.repeat("expiry", options.expiry_interval, || self.expire(options)),
                 self.repeat("checkpoint", Duration::from_millis(250), || self
@@ -189,6 +194,10 @@ impl ShardService {
 
     /// Removes garbage until there is none, a small step at a time.
     pub(super) async fn purge(&self) -> Pass {
+        // A command without an effect would ask the store who leads: a shard at rest asks for nothing.
+        if !self.read(queries::has_garbage).await? {
+            return Ok(());
+        }
         while self
             .submit(Command::Purge {
                 max_batches: PURGE_BATCHES,
@@ -197,87 +206,6 @@ impl ShardService {
             == Output::Purged(true)
         {}
         Ok(())
-    }
-
-    /// Hands files that are dead here to their next owners.
-    pub(super) async fn hand_files_over(&self, jobs: &Jobs) -> Pass {
-        // A shard that cannot be reached must not hold up the files of the others.
-        let mut unreachable: BTreeSet<ShardId> = BTreeSet::new();
-        let now = self.env.now();
-        let dead = self
-            .read(|db| queries::dead_files(db, file_state::HAND_OVER, now, 10 * FILES))
-            .await?;
-        for files in dead.chunks(HAND_OVERS) {
-            let mut calls = futures::stream::FuturesOrdered::new();
-            for DeadFile { object, size, owners } in files {
-                let Some((_, owners)) = owners.split_first() else {
-                    continue;
-                };
-                let Some(&next) = owners.first() else { continue };
-                if unreachable.contains(&next) {
-                    continue;
-                }
-                let owners = owners.to_vec();
-                let call = (jobs.hand_over)(HandOverFileRequest {
-                    shard: next,
-                    object: *object,
-                    size: *size,
-                    owners,
-                });
-                let object = *object;
-                calls.push_back(async move { (next, object, call.await) });
-            }
-            let mut taken = Vec::new();
-            while let Some((next, object, code)) = calls.next().await {
-                if code == codes::NONE {
-                    taken.push(object);
-                } else {
-                    tracing::debug!(shard = %self.shard(), %next, code, "hand-over of a file failed, it is repeated");
-                    unreachable.insert(next);
-                }
-            }
-            if !taken.is_empty() {
-                self.submit(Command::FilesHandedOver(taken)).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Deletes objects that nobody needs any more.
-    pub(super) async fn delete_files(&self, jobs: &Jobs) -> Pass {
-        loop {
-            let older_than = self.env.now().plus(-millis(jobs.options.file_grace));
-            let dead = self
-                .read(|db| queries::dead_files(db, file_state::DELETE, older_than, FILES))
-                .await?;
-            if dead.is_empty() {
-                return Ok(());
-            }
-            // Who was deposed meanwhile must not go on deleting by an old view.
-            self.strict_read(|_| Ok(())).await?;
-            let keys: Vec<_> = dead.iter().map(|file| (jobs.object_key)(file.object)).collect();
-            let failed: BTreeSet<String> = match jobs.store.delete_many(&keys).await {
-                Ok(failed) => {
-                    if let Some((_, error)) = failed.first() {
-                        tracing::warn!(shard = %self.shard(), failed = failed.len(), %error, "objects not deleted");
-                    }
-                    failed.into_iter().map(|(key, _)| key).collect()
-                }
-                Err(error) => {
-                    tracing::warn!(shard = %self.shard(), objects = keys.len(), %error, "deletion of objects failed");
-                    return Ok(());
-                }
-            };
-            let gone = dead.iter().zip(&keys).filter(|(_, key)| !failed.contains(*key));
-            let gone: Vec<_> = gone.map(|(file, _)| file.object).collect();
-            if !gone.is_empty() {
-                self.submit(Command::FilesDeleted(gone)).await?;
-            }
-            if !failed.is_empty() {
-                // The rest stays for the next time, instead of being asked for in a circle.
-                return Ok(());
-            }
-        }
     }
 
     /// Forgets producers, results and tombstones that are too old.

@@ -10,7 +10,7 @@ use super::entry::{
 };
 use super::producer::{self, Remembered, Verdict};
 use super::state::{File, Partition, ShardState};
-use super::{Command, Expired, Output};
+use super::{Command, Expired, Output, queries};
 use crate::codes;
 use crate::protocol::{
     BatchRequest, BatchResult, CommitFileRequest, CreatePartitionsRequest, DeleteRecordsPartition,
@@ -92,6 +92,10 @@ impl ShardState {
     }
 
     fn judge_create(&mut self, now: Timestamp, request: &CreatePartitionsRequest) -> Judged {
+        if self.is_deleted(request.topic)? {
+            // A request that was held up on its way: what it would create nobody would ever delete.
+            return unchanged(Output::Refused(codes::UNKNOWN_TOPIC_ID));
+        }
         let mut partitions = Vec::new();
         for &index in &request.partitions {
             let id = TopicPartition {
@@ -138,6 +142,7 @@ impl ShardState {
         for id in committed {
             self.pending.partitions.insert(id, None);
         }
+        self.pending.deleted_topics.extend(gone);
         // Logged even if no partition is here: offsets of groups may be.
         self.log(
             now,
@@ -192,11 +197,7 @@ impl ShardState {
 
     /// Looks at committed garbage only: what pending entries add is purged the next time.
     fn judge_purge(&mut self, now: Timestamp, limit: u32) -> Judged {
-        let any = self
-            .db
-            .prepare_cached("SELECT 1 FROM garbage LIMIT 1")?
-            .exists(())?;
-        if !any {
+        if !queries::has_garbage(&self.db)? {
             return unchanged(Output::Purged(false));
         }
         self.log(
@@ -331,7 +332,10 @@ impl ShardState {
         let Some(next_offset) = base_offset.checked_add(i64::from(batch.last_offset_delta) + 1) else {
             return Ok(failed(codes::INVALID_REQUEST, log_start_offset));
         };
-        let append_time = partition.append_time.max(now);
+        let append_time = match env::mutation("append-time-back") {
+            true => now,
+            false => partition.append_time.max(now),
+        };
         let log_append_time = if batch.log_append_time {
             append_time
         } else {

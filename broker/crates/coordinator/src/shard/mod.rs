@@ -16,10 +16,13 @@
 //!   one to the next, and the last one deletes the object after a grace. A tombstone stays for a day: a commit
 //!   that comes too late is refused, not accepted without its bytes.
 //! - *Reads* use connections of their own, see committed state only, and never wait for the leader.
+//! - *Followers* apply the same slots to a view of their own, find batches in it, and take over with it.
 
 mod apply;
 mod command;
+mod describe;
 mod entry;
+mod files;
 mod groups;
 mod jobs;
 mod judge;
@@ -37,6 +40,6 @@ mod tests;
 
 pub use command::{Command, Expired, OffsetCommit, Output};
 pub use groups::{StoredGroup, StoredOffset};
-pub use jobs::{HandOver, JobOptions, Jobs, RetentionConfig, RetentionOf};
+pub use jobs::{DescribeFiles, HandOver, JobOptions, Jobs, RetentionConfig, RetentionOf};
 pub use service::{ShardOptions, ShardService};
 pub use state::ShardState;

@@ -60,7 +60,7 @@ pub fn judge(
     must_follow: bool,
 ) -> Verdict {
     let Some(known) = known else {
-        return match must_follow {
+        return match must_follow && !env::mutation("ignore-must-follow") {
             true => Verdict::Refused(codes::OUT_OF_ORDER_SEQUENCE_NUMBER),
             false => Verdict::Next,
         };
@@ -110,6 +110,11 @@ pub fn accepted(known: Option<Producer>, epoch: i16, batch: Remembered, at: Time
 const PACKED: usize = 24;
 
 impl Producer {
+    /// Sequence of its last record.
+    pub fn last_sequence(&self) -> Option<i32> {
+        self.batches.last().map(|batch| batch.last_sequence)
+    }
+
     /// The batches as they are stored.
     pub fn pack(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.batches.len() * PACKED);

@@ -45,6 +45,18 @@ pub fn applied(db: &Connection) -> Result<LogOffset> {
     Ok(LogOffset(u64::try_from(applied).unwrap_or(0)))
 }
 
+/// Size of the database in bytes, free pages left out.
+pub fn size(db: &Connection) -> Result<u64> {
+    let pragma = |sql: &str| db.prepare_cached(sql)?.query_row((), |row| row.get::<_, i64>(0));
+    let pages = pragma("PRAGMA page_count")? - pragma("PRAGMA freelist_count")?;
+    Ok((pages * pragma("PRAGMA page_size")?).cast_unsigned())
+}
+
+/// Whether there are rows to purge.
+pub fn has_garbage(db: &Connection) -> Result<bool> {
+    db.prepare_cached("SELECT 1 FROM garbage LIMIT 1")?.exists(())
+}
+
 /// A batch with its file, in the columns of [`coordinate`].
 const BATCH: &str = "SELECT b.last_offset, b.delta, f.object, f.size, b.position, b.size, b.timestamp,
     b.log_append_time FROM batches b JOIN files f ON f.id = b.file";
@@ -192,21 +204,44 @@ pub struct DeadFile {
     pub owners: Vec<ShardId>,
 }
 
-/// Files to be handed over (`file_state::HAND_OVER`) or deleted (`DELETE`) that have been so since before `older_than`,
-/// the oldest first.
+/// Where a file stands among those of its state: since when it is in it, and its id.
+pub type Place = (Timestamp, i64);
+
+/// Files that are in a state since `older_than` or before, the oldest first.
 pub fn dead_files(db: &Connection, state: i64, older_than: Timestamp, limit: usize) -> Result<Vec<DeadFile>> {
+    let files = files_after(db, state, Place::default(), older_than, limit)?;
+    Ok(files.into_iter().map(|(_, file)| file).collect())
+}
+
+/// As [`dead_files`], those that stand behind `after`, with their places.
+pub fn files_after(
+    db: &Connection,
+    state: i64,
+    after: Place,
+    older_than: Timestamp,
+    limit: usize,
+) -> Result<Vec<(Place, DeadFile)>> {
     let mut select = db.prepare_cached(
-        "SELECT object, size, owners FROM files WHERE state > 0 AND state = ? AND state_since <= ?
+        "SELECT object, size, owners, state_since, id FROM files
+         WHERE state > 0 AND state = ? AND (state_since, id) > (?, ?) AND state_since <= ?
          ORDER BY state_since, id LIMIT ?",
     )?;
-    let files = select.query_map((state, older_than.0, limit.cast_signed() as i64), |row| {
+    let bounds = (
+        state,
+        after.0.0,
+        after.1,
+        older_than.0,
+        limit.cast_signed() as i64,
+    );
+    let files = select.query_map(bounds, |row| {
         let owners: Vec<u8> = row.get(2)?;
         let size: i64 = row.get(1)?;
-        Ok(DeadFile {
+        let file = DeadFile {
             object: uuid(row, 0)?,
             size: size.cast_unsigned(),
             owners: unpack_owners(&owners),
-        })
+        };
+        Ok(((Timestamp(row.get(3)?), row.get(4)?), file))
     })?;
     files.collect()
 }

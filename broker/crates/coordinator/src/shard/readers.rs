@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rusqlite::Connection;
 
 use super::schema;
@@ -12,6 +12,8 @@ const IDLE: usize = 16;
 pub struct Readers {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
+    /// Held shared by every read, exclusively while the file is replaced.
+    file: RwLock<()>,
 }
 
 impl Readers {
@@ -19,11 +21,13 @@ impl Readers {
         Self {
             path,
             idle: Mutex::default(),
+            file: RwLock::default(),
         }
     }
 
     /// Runs `read` in one read transaction.
     pub fn read<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        let _file = self.file.read();
         let kept = self.idle.lock().pop();
         let db = match kept {
             Some(db) => db,
@@ -37,5 +41,12 @@ impl Readers {
             idle.push(db);
         }
         result
+    }
+
+    /// Runs `replace`, which puts another file in the place of the view, while nobody reads.
+    pub fn replace<T>(&self, replace: impl FnOnce() -> T) -> T {
+        let _file = self.file.write();
+        self.idle.lock().clear();
+        replace()
     }
 }

@@ -83,6 +83,12 @@ const TABLES: &str = "
     INSERT INTO meta VALUES (0, -1, 1, 1, 0);
 ";
 
+/// What came after the first version; snapshots from before lack it.
+const ADDED: &str = "
+    CREATE TABLE IF NOT EXISTS deleted_topics (topic BLOB PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS deleted_topics_by_time ON deleted_topics (at);
+";
+
 /// Values of `files.state`.
 pub mod file_state {
     /// It has live batches here.
@@ -99,16 +105,25 @@ pub mod file_state {
 
 /// Creates an empty view.
 pub fn create(path: &Path) -> rusqlite::Result<Connection> {
-    let db = open(path)?;
+    // Free pages can be given back in small steps; snapshots keep this setting.
+    Connection::open(path)?.execute_batch("PRAGMA auto_vacuum = INCREMENTAL;")?;
+    let db = connect(path)?;
     db.execute_batch(&format!(
-        "BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"
+        "BEGIN; {TABLES} {ADDED} PRAGMA user_version = {VERSION}; COMMIT;"
     ))?;
     Ok(db)
 }
 
-/// Opens a view for writing. It need not survive a power cut, so it is never synced; whoever opens a shard rebuilds it.
-/// Checkpoints are started by hand, off the commit path.
+/// Opens a view for writing.
 pub fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let db = connect(path)?;
+    db.execute_batch(ADDED)?;
+    Ok(db)
+}
+
+/// The view need not survive a power cut, so it is never synced; whoever opens a shard rebuilds it. Checkpoints are
+/// started by hand, off the commit path.
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let db = Connection::open(path)?;
     db.set_prepared_statement_cache_capacity(64);
     // A checkpoint that meets a reader gives up at once: it must not hold up commits.

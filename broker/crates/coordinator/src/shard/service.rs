@@ -1,8 +1,8 @@
-//! A shard that this node leads, as the RPC server sees it.
+//! A shard that this node leads or follows, as the RPC server sees it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use env::Env;
@@ -11,48 +11,59 @@ use rusqlite::Connection;
 use tokio::sync::watch;
 use types::{Epoch, LogOffset, ShardId, Timestamp};
 
-use super::readers::Readers;
-use super::state::view;
-use super::tail::{News, Tail};
+use super::state::{Shared, remove_all, view};
+use super::tail::News;
 use super::{Command, Output, ShardState, queries, schema};
 use crate::codes;
 use crate::protocol::{
     CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest,
     DeleteRecordsResponse, DeleteTopicsRequest, DescribeFilesRequest, DescribeFilesResponse, ErrorResponse,
-    FindBatchesRequest, FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse,
-    TailRequest, TailResponse,
+    FindBatchesPartition, FindBatchesRequest, FindBatchesResponse, FindBatchesResult, HandOverFileRequest,
+    ListOffsetsRequest, ListOffsetsResponse, TailRequest, TailResponse,
 };
 use crate::replica::{self, End, Options, ReplicaError, ReplicaHandle, StateError, Status};
 
 /// The longest that a follower may wait for news.
 const MAX_TAIL_WAIT: Duration = Duration::from_secs(30);
 
+/// A follower that has not seen the end of the log for so long finds no batches: it might be cut off.
+const MAX_STALENESS: Duration = Duration::from_secs(10);
+
 /// What a shard needs to know to run.
 #[derive(Clone, Debug)]
 pub struct ShardOptions {
     /// Which shard it is.
     pub shard: ShardId,
-    /// The node's directory for what may be deleted at any moment; the view lies in `shards/<id>` below.
+    /// The node's directory for what may be deleted at any moment; the view lies below `shards/<id>` in it.
     pub data_dir: PathBuf,
     /// Bounds of the replica.
     pub replica: Options,
 }
 
-/// A shard that this node leads or is about to lead. Shared by everybody who serves requests; it stops when it is
-/// fenced, when [`ShardService::stop`] is called or when the last clone is dropped.
+/// A shard that this node leads, is about to lead, or follows. Shared by everybody who serves requests; it stops when
+/// it is fenced, when [`ShardService::stop`] is called or when the last clone is dropped. A follower answers
+/// `DisklessFindBatches` only.
 ///
 /// Answers carry an error code: COORDINATOR_LOAD_IN_PROGRESS while the log is being opened, NOT_COORDINATOR when
-/// another node leads, COORDINATOR_NOT_AVAILABLE when log or view failed (and the outcome may be unknown).
+/// another node leads, COORDINATOR_NOT_AVAILABLE when log or view failed (and the outcome may be unknown),
+/// RECORD_LIST_TOO_LARGE when the request comes to more than one log entry can hold (nothing was done).
 #[derive(Clone)]
 pub struct ShardService {
     pub(super) env: Env,
     shard: ShardId,
     replica: ReplicaHandle<ShardState>,
-    readers: Arc<Readers>,
-    tail: Arc<Tail>,
+    shared: Arc<Shared>,
     dir: PathBuf,
-    truncate_wal: Arc<AtomicBool>,
 }
+
+type Begin = fn(
+    &Env,
+    &str,
+    Arc<dyn MetadataLog>,
+    ShardState,
+    Owner,
+    Options,
+) -> std::io::Result<ReplicaHandle<ShardState>>;
 
 /// The error code that says why a shard did not answer.
 pub fn error_code(error: &ReplicaError) -> i16 {
@@ -60,6 +71,7 @@ pub fn error_code(error: &ReplicaError) -> i16 {
         ReplicaError::Loading => codes::COORDINATOR_LOAD_IN_PROGRESS,
         ReplicaError::NotLeader => codes::NOT_COORDINATOR,
         ReplicaError::Unavailable(_) => codes::COORDINATOR_NOT_AVAILABLE,
+        ReplicaError::TooLarge { .. } => codes::RECORD_LIST_TOO_LARGE,
     }
 }
 
@@ -75,23 +87,44 @@ impl ShardService {
         log: Arc<dyn MetadataLog>,
         owner: Owner,
     ) -> Result<Self, StateError> {
+        Self::begin(env, options, log, owner, replica::start)
+    }
+
+    /// Starts to follow the shard: its view is kept up with the log, until [`ShardService::lead`]. Returns at once.
+    pub fn follow(
+        env: &Env,
+        options: ShardOptions,
+        log: Arc<dyn MetadataLog>,
+        owner: Owner,
+    ) -> Result<Self, StateError> {
+        Self::begin(env, options, log, owner, replica::follow)
+    }
+
+    fn begin(
+        env: &Env,
+        options: ShardOptions,
+        log: Arc<dyn MetadataLog>,
+        owner: Owner,
+        begin: Begin,
+    ) -> Result<Self, StateError> {
         let shard = options.shard;
-        let dir = options.data_dir.join("shards").join(shard.to_string());
-        let tail = Arc::new(Tail::default());
-        let truncate_wal = Arc::new(AtomicBool::new(false));
-        let state = ShardState::create(shard, &dir, tail.clone(), truncate_wal.clone())?;
+        // What earlier lives have left is deleted, in whatever condition: views are never synced, so only what snapshot
+        // and log say is trusted. Each life has a directory of its own, where the last jobs of the one before may be
+        // at work without harm.
+        let lives = options.data_dir.join("shards").join(shard.to_string());
+        remove_all(&lives)?;
+        let dir = lives.join(format!("{:016x}", env.random_u64()));
+        let shared = Shared::new(&dir);
+        let state = ShardState::create(shard, &dir, shared.clone())?;
         let name = format!("shard-{shard}");
-        let replica = replica::start(env, &name, log, state, owner, options.replica)
+        let replica = begin(env, &name, log, state, owner, options.replica)
             .map_err(|error| StateError::View(format!("thread {name}: {error}")))?;
-        let readers = Arc::new(Readers::new(view(&dir)));
         Ok(Self {
             env: env.clone(),
             shard,
             replica,
-            readers,
-            tail,
+            shared,
             dir,
-            truncate_wal,
         })
     }
 
@@ -112,12 +145,38 @@ impl ShardService {
 
     /// Whether both are the same opening of a shard.
     pub fn same_as(&self, other: &ShardService) -> bool {
-        Arc::ptr_eq(&self.tail, &other.tail)
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Waits until the shard is led from here and returns the term.
     pub async fn leading(&self) -> Result<Epoch, ReplicaError> {
         self.replica.leading().await
+    }
+
+    /// Takes over a shard that is followed so far; [`ShardService::leading`] waits.
+    pub async fn lead(&self) {
+        self.replica.lead().await;
+    }
+
+    /// Whether this node could take the shard over at once: it follows it, and was up to date not long ago.
+    pub fn is_warm(&self) -> bool {
+        match *self.replica.status().borrow() {
+            Status::Following {
+                current: Some(current),
+                ..
+            } => self.env.instant().saturating_duration_since(current) <= MAX_STALENESS,
+            _ => false,
+        }
+    }
+
+    /// Batches committed in the view since it was created, replayed ones included.
+    pub fn batches(&self) -> u64 {
+        self.shared.batches.load(Ordering::Relaxed)
+    }
+
+    /// Size of the view without its WAL, in bytes.
+    pub async fn view_bytes(&self) -> Result<u64, ReplicaError> {
+        self.read_view(queries::size).await
     }
 
     /// Finishes what was accepted, then lets the shard go.
@@ -134,13 +193,22 @@ impl ShardService {
         self.replica.submit(command).await
     }
 
-    /// Reads the committed state. A view that cannot be read is given up, with the replica: it will be built anew.
+    /// Reads the committed state of the leader.
     pub(super) async fn read<T>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, ReplicaError> {
         self.replica.check_leading()?;
-        match self.readers.read(read) {
+        self.read_view(read).await
+    }
+
+    /// Reads the committed state, whoever leads. A view that cannot be read is given up, with the replica: it will be
+    /// built anew.
+    async fn read_view<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, ReplicaError> {
+        match self.shared.readers.read(read) {
             Ok(value) => Ok(value),
             Err(error) => {
                 let reason = format!("reading the view of shard {}: {error}", self.shard);
@@ -155,15 +223,19 @@ impl ShardService {
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, ReplicaError> {
-        self.replica.barrier().await?;
+        if !env::mutation("list-without-barrier") {
+            self.replica.barrier().await?;
+        }
         self.read(read).await
     }
 
     /// `DisklessCreatePartitions`
     pub async fn create_partitions(&self, request: CreatePartitionsRequest) -> ErrorResponse {
-        ErrorResponse {
-            error_code: code_of(&self.submit(Command::CreatePartitions(request)).await),
-        }
+        let error_code = match self.submit(Command::CreatePartitions(request)).await {
+            Ok(Output::Refused(code)) => code,
+            other => code_of(&other),
+        };
+        ErrorResponse { error_code }
     }
 
     /// `DisklessDeleteTopics`
@@ -215,12 +287,24 @@ impl ShardService {
         }
     }
 
-    /// `DisklessFindBatches`; what was committed a moment ago may be missing, what is not durable is never there.
+    /// `DisklessFindBatches`, of leaders and followers; what was committed a moment ago may be missing, what is not
+    /// durable is never there.
     pub async fn find_batches(&self, request: FindBatchesRequest) -> FindBatchesResponse {
-        let found = self.read(|db| {
-            let partitions = queries::find_batches(db, &request.partitions, request.max_bytes)?;
-            Ok((queries::applied(db)?, partitions))
-        });
+        let found = async {
+            if !self.is_warm() {
+                self.replica.check_leading()?;
+            }
+            let find = |db: &Connection| {
+                let partitions = queries::find_batches(db, &request.partitions, request.max_bytes)?;
+                Ok((queries::applied(db)?, partitions))
+            };
+            let found = self.read_view(find).await?;
+            if !beyond_the_end(&request.partitions, &found.1) {
+                return Ok(found);
+            }
+            // A leader that was deposed, or a follower, knows too little to send a consumer back.
+            self.strict_read(find).await
+        };
         match found.await {
             Ok((applied, partitions)) => FindBatchesResponse {
                 error_code: codes::NONE,
@@ -261,7 +345,7 @@ impl ShardService {
     pub async fn tail(&self, request: TailRequest) -> TailResponse {
         let wait = Duration::from_millis(request.max_wait_ms.into()).min(MAX_TAIL_WAIT);
         let deadline = self.env.instant() + wait;
-        let mut next = self.tail.watch();
+        let mut next = self.shared.tail.watch();
         loop {
             if let Err(error) = self.replica.check_leading() {
                 let (next, partitions) = (request.from, Vec::new());
@@ -278,7 +362,7 @@ impl ShardService {
                 updates,
             } = {
                 next.mark_unchanged();
-                self.tail.read(request.from)
+                self.shared.tail.read(request.from)
             };
             let late = self.env.instant() >= deadline;
             if reset || late || !updates.is_empty() {
@@ -324,11 +408,19 @@ impl ShardService {
             schema::open(&view)?.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(true))
         };
         match self.env.blocking(work).await {
-            Ok(due) => self.truncate_wal.store(due, Ordering::Release),
+            Ok(due) => self.shared.truncate_wal.store(due, Ordering::Release),
             Err(error) => tracing::warn!(shard = %self.shard, %error, "checkpoint failed; it is tried again"),
         }
         Ok(())
     }
+}
+
+/// Whether a partition was asked for an offset that it does not have yet, as far as is known here.
+fn beyond_the_end(wanted: &[FindBatchesPartition], found: &[FindBatchesResult]) -> bool {
+    let mut both = wanted.iter().zip(found);
+    both.any(|(wanted, found)| {
+        found.error_code == codes::OFFSET_OUT_OF_RANGE && wanted.offset > found.high_watermark
+    })
 }
 
 /// The code for an answer of the wrong kind, which does not exist, or for none.

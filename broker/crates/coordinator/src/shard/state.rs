@@ -2,20 +2,27 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use metalog::Slot;
 use rusqlite::{Connection, OptionalExtension};
-use types::{FastMap, LogOffset, ShardId, Timestamp, TopicId, TopicPartition};
+use types::{FastMap, FastSet, LogOffset, ShardId, Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
 
 use super::producer::Producer;
+use super::readers::Readers;
 use super::tail::Tail;
 use super::{Command, Output, schema, snapshot};
 use crate::replica::{SnapshotJob, Speculated, StateError, StateMachine};
 
 /// Beyond this the leader checkpoints the WAL itself, in bytes. While jobs run it never gets there.
 const WAL_LIMIT: u64 = 128 * 1024 * 1024;
+
+/// Free pages are given back when they are more than this part of the view (one in so many),
+const FREE_PAGES: i64 = 4;
+/// so many after a slot: a step of less than a millisecond.
+const VACUUM_PAGES: i64 = 32;
 
 /// A partition of a user topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +66,7 @@ pub struct Pending {
     pub partitions: FastMap<TopicPartition, Option<Partition>>,
     pub producers: FastMap<(u32, i64), Option<Producer>>,
     pub files: FastMap<Uuid, File>,
+    pub deleted_topics: FastSet<TopicId>,
 }
 
 /// What a second commit of a file needs to know.
@@ -68,6 +76,30 @@ pub struct File {
     pub results: Option<Bytes>,
     /// It needs no owner any more, or has this shard already.
     pub settled: bool,
+}
+
+/// What the state shares with those who read it.
+pub struct Shared {
+    /// What was committed last.
+    pub tail: Tail,
+    /// Connections to the view.
+    pub readers: Readers,
+    /// Asks the replica to start the WAL anew: all of it is in the database.
+    pub truncate_wal: AtomicBool,
+    /// Batches committed since the state was created, replayed ones included.
+    pub batches: AtomicU64,
+}
+
+impl Shared {
+    /// For a state in `dir`.
+    pub fn new(dir: &Path) -> Arc<Shared> {
+        Arc::new(Shared {
+            tail: Tail::default(),
+            readers: Readers::new(view(dir)),
+            truncate_wal: AtomicBool::new(false),
+            batches: AtomicU64::new(0),
+        })
+    }
 }
 
 /// The shard's state.
@@ -80,8 +112,7 @@ pub struct ShardState {
     /// The committed partitions once more: there are few of them, and every batch asks for one.
     pub(super) partitions: FastMap<TopicPartition, Partition>,
     pub(super) pending: Pending,
-    pub(super) tail: Arc<Tail>,
-    pub(super) truncate_wal: Arc<AtomicBool>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// The view's file within the directory of a shard.
@@ -96,16 +127,9 @@ impl From<rusqlite::Error> for StateError {
 }
 
 impl ShardState {
-    /// An empty state in `dir`. A view that an earlier life left there is deleted, in whatever condition: it is never
-    /// synced, so only what snapshot and log say is trusted.
-    pub fn create(
-        shard: ShardId,
-        dir: &Path,
-        tail: Arc<Tail>,
-        truncate_wal: Arc<AtomicBool>,
-    ) -> Result<Self, StateError> {
+    /// An empty state in `dir`, an empty directory or none.
+    pub fn create(shard: ShardId, dir: &Path, shared: Arc<Shared>) -> Result<Self, StateError> {
         std::fs::create_dir_all(dir).map_err(|e| file_error(dir, &e))?;
-        remove(&view(dir))?;
         let db = schema::create(&view(dir))?;
         let mut state = Self {
             shard,
@@ -115,8 +139,7 @@ impl ShardState {
             counters: Counters::default(),
             partitions: FastMap::default(),
             pending: Pending::default(),
-            tail,
-            truncate_wal,
+            shared,
         };
         state.load()?;
         Ok(state)
@@ -163,10 +186,11 @@ impl ShardState {
         Ok(())
     }
 
-    fn forget_pending(&mut self) {
+    pub(super) fn forget_pending(&mut self) {
         self.pending.partitions.clear();
         self.pending.producers.clear();
         self.pending.files.clear();
+        self.pending.deleted_topics.clear();
         self.pending.counters = self.counters;
     }
 
@@ -176,6 +200,14 @@ impl ShardState {
             Some(pending) => *pending,
             None => self.partitions.get(id).copied(),
         }
+    }
+
+    /// Whether a topic was deleted not long ago.
+    pub(super) fn is_deleted(&self, topic: TopicId) -> Result<bool, StateError> {
+        let mut select = self
+            .db
+            .prepare_cached("SELECT 1 FROM deleted_topics WHERE topic = ?")?;
+        Ok(self.pending.deleted_topics.contains(&topic) || select.exists((topic.0.as_bytes(),))?)
     }
 
     /// A producer as pending entries leave it.
@@ -212,8 +244,25 @@ impl ShardState {
         }))
     }
 
-    fn checkpoint_if_due(&self) -> Result<(), StateError> {
-        let asked = self.truncate_wal.swap(false, Ordering::AcqRel);
+    /// What deletions have left is used again before the file grows; only a view that was much larger once shrinks.
+    pub(super) fn shrink_if_due(&self) -> Result<(), StateError> {
+        let pragma = |sql: &str| {
+            self.db
+                .prepare_cached(sql)?
+                .query_row((), |row| row.get::<_, i64>(0))
+        };
+        if pragma("PRAGMA freelist_count")? > pragma("PRAGMA page_count")? / FREE_PAGES {
+            let mut vacuum = self
+                .db
+                .prepare_cached(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"))?;
+            let mut rows = vacuum.query(())?;
+            while rows.next()?.is_some() {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn checkpoint_if_due(&self) -> Result<(), StateError> {
+        let asked = self.shared.truncate_wal.swap(false, Ordering::AcqRel);
         let wal = self.dir.join("view.db-wal");
         if asked || std::fs::metadata(wal).map_or(0, |m| m.len()) > WAL_LIMIT {
             // A reader that is in the way only puts it off.
@@ -239,6 +288,14 @@ pub(super) fn read_producer(
             Producer::unpack(row.get(0)?, Timestamp(row.get(1)?), packed).map(Some)
         }
         None => Ok(None),
+    }
+}
+
+/// Deletes a directory, if there is one.
+pub(super) fn remove_all(dir: &Path) -> Result<(), StateError> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(file_error(dir, &error)),
+        _ => Ok(()),
     }
 }
 
@@ -282,18 +339,15 @@ impl StateMachine for ShardState {
     }
 
     fn apply(&mut self, offset: LogOffset, entries: &[Bytes]) -> Result<(), StateError> {
-        let expected = self.applied.map_or(LogOffset(0), LogOffset::next);
-        if offset < expected {
-            return Ok(());
-        }
-        if offset > expected {
-            return Err(StateError::Corrupt(format!(
-                "slot {offset} follows, but {expected} is next"
-            )));
-        }
-        self.apply_slot(offset, entries)?;
-        self.forget_pending();
-        self.checkpoint_if_due()
+        self.apply_transaction(&[(offset, entries)])
+    }
+
+    fn apply_slots(&mut self, slots: &[Slot]) -> Result<(), StateError> {
+        let slots: Vec<_> = slots
+            .iter()
+            .map(|slot| (slot.offset, &slot.entries[..]))
+            .collect();
+        self.apply_transaction(&slots)
     }
 
     fn applied(&self) -> Option<LogOffset> {
@@ -312,11 +366,13 @@ impl StateMachine for ShardState {
     fn restore(&mut self, offset: LogOffset, bytes: Bytes) -> Result<(), StateError> {
         let staged = snapshot::stage(&self.dir, offset, &bytes)?;
         self.db = Connection::open_in_memory()?;
-        remove(&view(&self.dir))?;
-        std::fs::rename(&staged, view(&self.dir)).map_err(|e| file_error(&staged, &e))?;
-        self.db = schema::open(&view(&self.dir))?;
+        self.db = self.shared.readers.replace(|| {
+            remove(&view(&self.dir))?;
+            std::fs::rename(&staged, view(&self.dir)).map_err(|e| file_error(&staged, &e))?;
+            Ok::<_, StateError>(schema::open(&view(&self.dir))?)
+        })?;
         self.load()?;
-        self.tail.restart(offset.next());
+        self.shared.tail.restart(offset.next());
         Ok(())
     }
 }

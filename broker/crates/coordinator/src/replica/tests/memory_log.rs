@@ -142,20 +142,20 @@ impl MetadataLog for MemoryLog {
 
     async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError> {
         let state = self.0.state.lock();
+        if state.unavailable {
+            return Err(LogError::Unavailable("test".to_owned()));
+        }
         let log_start = LogOffset(state.log_start);
         if from < log_start {
             return Err(LogError::Trimmed { log_start });
         }
         let mut bytes = 0;
-        let slots = state
-            .slots
-            .iter()
-            .filter(|slot| slot.offset >= from)
-            .take_while(|slot| {
-                let room = bytes < max_bytes;
-                bytes += slot.entries.iter().map(Bytes::len).sum::<usize>();
-                room
-            });
+        let first = usize::try_from(from.0 - state.log_start).unwrap_or(usize::MAX);
+        let slots = state.slots.iter().skip(first).take_while(|slot| {
+            let room = bytes < max_bytes;
+            bytes += slot.entries.iter().map(Bytes::len).sum::<usize>();
+            room
+        });
         Ok(slots.cloned().collect())
     }
 

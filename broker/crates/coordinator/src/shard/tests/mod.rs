@@ -1,9 +1,12 @@
 //! Tests of the shard; here is what they share.
 
 mod commit;
+mod file_jobs;
 mod files;
+mod follower;
 mod property;
 mod reads;
+mod retention;
 mod service;
 
 use std::sync::Arc;
@@ -15,9 +18,7 @@ use types::{LogOffset, NodeId, ShardId, Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
 
 use super::producer::Producer;
-use super::readers::Readers;
-use super::state::{ShardState, view};
-use super::tail::Tail;
+use super::state::{ShardState, Shared};
 use super::{Command, Output};
 
 use crate::protocol::*;
@@ -28,8 +29,7 @@ pub const SHARD: ShardId = ShardId(0);
 /// A state machine with a log, driven by hand.
 pub struct Shard {
     pub state: ShardState,
-    pub readers: Readers,
-    pub tail: Arc<Tail>,
+    pub shared: Arc<Shared>,
     pub log: Vec<Vec<Bytes>>,
     pub now: i64,
     pub dir: tempfile::TempDir,
@@ -42,13 +42,11 @@ impl Shard {
 
     pub fn with_id(shard: ShardId) -> Shard {
         let dir = tempfile::tempdir().unwrap();
-        let tail = Arc::new(Tail::default());
-        let state = ShardState::create(shard, dir.path(), tail.clone(), Arc::default()).unwrap();
-        let readers = Readers::new(view(dir.path()));
+        let shared = Shared::new(dir.path());
+        let state = ShardState::create(shard, dir.path(), shared.clone()).unwrap();
         Shard {
             state,
-            readers,
-            tail,
+            shared,
             log: Vec::new(),
             now: 1_000_000,
             dir,
@@ -112,7 +110,7 @@ impl Shard {
     }
 
     pub fn read<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> T {
-        self.readers.read(read).unwrap()
+        self.shared.readers.read(read).unwrap()
     }
 
     pub fn count(&self, sql: &str) -> i64 {
@@ -130,8 +128,12 @@ impl Shard {
             "producers",
             "groups",
             "offsets",
+            "deleted_topics",
         ];
-        let order = |table: &str| if table == "groups" { "1" } else { "1, 2, 3" };
+        let order = |table: &str| match table {
+            "groups" | "deleted_topics" => "1",
+            _ => "1, 2, 3",
+        };
         self.read(|db| {
             let mut all = Vec::new();
             for table in tables {

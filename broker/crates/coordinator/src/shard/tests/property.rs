@@ -239,7 +239,6 @@ proptest! {
             let mut restored = Shard::new();
             restored.create(3, 1);
             restored.state.restore(offset, bytes).unwrap();
-            restored.readers = Readers::new(view(restored.dir.path()));
             restored.log = shard.log[..=offset.0 as usize].to_vec();
             replay(&mut restored, &shard.log);
             check(&restored);

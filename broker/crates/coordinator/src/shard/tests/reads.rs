@@ -226,7 +226,7 @@ fn retention_by_time_and_size() {
 fn the_tail_tells_what_find_batches_finds() {
     let mut shard = filled();
     shard.delete_records(tp(1, 0), 4);
-    let all = shard.tail.read(LogOffset(0));
+    let all = shard.shared.tail.read(LogOffset(0));
     assert!(!all.reset);
     assert_eq!(all.next, LogOffset(shard.log.len() as u64));
     for update in &all.updates {
@@ -249,17 +249,17 @@ fn the_tail_tells_what_find_batches_finds() {
         );
     }
     // From the middle on only what is new.
-    let half = shard.tail.read(LogOffset(6));
+    let half = shard.shared.tail.read(LogOffset(6));
     assert_eq!(half.updates[0].batches[0].base_offset, 10);
     shard.run(delete_topic(1));
-    let news = shard.tail.read(all.next);
+    let news = shard.shared.tail.read(all.next);
     assert_eq!(news.updates.len(), 2);
     assert!(news.updates.iter().all(|update| update.deleted));
 }
 
 #[test]
 fn the_tail_resets_who_asks_for_what_is_not_remembered() {
-    let tail = Tail::default();
+    let tail = crate::shard::tail::Tail::default();
     let batch = |n| Coordinate {
         base_offset: n,
         last_offset: n,

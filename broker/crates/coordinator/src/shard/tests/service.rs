@@ -1,25 +1,20 @@
 //! Whole shards over a log: restart, fencing, corruption, jobs.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use blob::{BlobStore, MemoryStore};
+use blob::MemoryStore;
 use env::Env;
-use futures::FutureExt;
 use metalog::{MetadataLog, ObjectLog};
-use parking_lot::Mutex;
 
 use super::commit::find;
 use super::*;
 use crate::codes::*;
 use crate::replica::tests::memory_log::{MemoryLog, owner};
 use crate::replica::{End, Options, Status};
-use crate::shard::{
-    JobOptions, Jobs, OffsetCommit, RetentionConfig, ShardOptions, ShardService, StoredGroup,
-};
+use crate::shard::{OffsetCommit, ShardOptions, ShardService, StoredGroup};
 
-fn options(dir: &Path, shard: ShardId) -> ShardOptions {
+pub fn options(dir: &Path, shard: ShardId) -> ShardOptions {
     ShardOptions {
         shard,
         data_dir: dir.to_owned(),
@@ -27,7 +22,7 @@ fn options(dir: &Path, shard: ShardId) -> ShardOptions {
     }
 }
 
-fn start(env: &Env, dir: &Path, log: impl MetadataLog + 'static) -> ShardService {
+pub fn start(env: &Env, dir: &Path, log: impl MetadataLog + 'static) -> ShardService {
     ShardService::start(env, options(dir, SHARD), Arc::new(log), owner(1)).unwrap()
 }
 
@@ -37,14 +32,14 @@ async fn open(env: &Env, dir: &Path, log: impl MetadataLog + 'static) -> ShardSe
     shard
 }
 
-async fn create_topic(shard: &ShardService, n: u128, partitions: i32) {
+pub async fn create_topic(shard: &ShardService, n: u128, partitions: i32) {
     let Command::CreatePartitions(request) = create(n, partitions) else {
         panic!()
     };
     assert_eq!(shard.create_partitions(request).await.error_code, NONE);
 }
 
-async fn bases(shard: &ShardService, id: TopicPartition) -> Vec<i64> {
+pub async fn bases(shard: &ShardService, id: TopicPartition) -> Vec<i64> {
     let found = shard.find_batches(FindBatchesRequest {
         shard: SHARD,
         partitions: vec![find(id, 0)],
@@ -59,7 +54,7 @@ async fn bases(shard: &ShardService, id: TopicPartition) -> Vec<i64> {
         .collect()
 }
 
-async fn high_watermark(shard: &ShardService, id: TopicPartition) -> i64 {
+pub async fn high_watermark(shard: &ShardService, id: TopicPartition) -> i64 {
     let partitions = vec![ListOffsetsPartition {
         partition: id,
         timestamp: -1,
@@ -75,10 +70,13 @@ async fn high_watermark(shard: &ShardService, id: TopicPartition) -> i64 {
 }
 
 fn files_below(dir: &Path) -> Vec<std::path::PathBuf> {
-    let dir = dir.join("shards/0");
-    std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
+    let paths = |dir: &Path| -> Vec<_> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    paths(&dir.join("shards/0"))
+        .iter()
+        .flat_map(|life| paths(life))
         .collect()
 }
 
@@ -238,6 +236,33 @@ async fn error_codes_say_whom_to_ask() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deposed_leader_does_not_send_consumers_back() {
+    let env = Env::simulated(1);
+    let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let log = MemoryLog::new(&env);
+    let old = open(&env, dir.path(), log.clone()).await;
+    create_topic(&old, 1, 1).await;
+    env.sleep(Duration::from_secs(4)).await;
+    let new = open(&env, other_dir.path(), log.clone()).await;
+    let committed = new.commit_file(file(1, vec![plain(tp(1, 0), 3)])).await;
+    assert_eq!(committed.batches, [ok(0)]);
+    // The old leader has not noticed. A consumer that has read the three records comes to it: they are not out of range.
+    let ask = |offset| FindBatchesRequest {
+        shard: SHARD,
+        partitions: vec![find(tp(1, 0), offset)],
+        max_bytes: 1,
+    };
+    assert!(old.is_leading());
+    assert_eq!(old.find_batches(ask(3)).await.error_code, NOT_COORDINATOR);
+    // Who does lead knows what is out of range.
+    let found = new.find_batches(ask(4)).await;
+    assert_eq!(
+        (found.error_code, found.partitions[0].error_code),
+        (NONE, OFFSET_OUT_OF_RANGE)
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_durable_is_never_seen() {
     let env = Env::simulated(1);
     let dir = tempfile::tempdir().unwrap();
@@ -382,163 +407,38 @@ async fn groups_and_offsets_survive() {
     assert_eq!(shard.load_groups().await.unwrap(), [stored("g1", Some(b"one"))]);
 }
 
-fn key(object: Uuid) -> String {
-    format!("wal/{object}")
-}
-
-/// Two shards that know each other, jobs running, retention as `config` says.
-struct Pair {
-    shards: Vec<ShardService>,
-    store: Arc<MemoryStore>,
-    config: Arc<Mutex<RetentionConfig>>,
-    reachable: Arc<Mutex<bool>>,
-    _dirs: Vec<tempfile::TempDir>,
-}
-
-async fn pair(env: &Env) -> Pair {
-    let store = Arc::new(MemoryStore::new(env.clone()));
-    let config = Arc::new(Mutex::new(RetentionConfig {
-        retention_ms: -1,
-        retention_bytes: -1,
-    }));
-    let reachable = Arc::new(Mutex::new(true));
-    let mut shards = BTreeMap::new();
-    let mut dirs = Vec::new();
-    for id in [0, 1] {
-        let dir = tempfile::tempdir().unwrap();
-        let log = Arc::new(MemoryLog::new(env));
-        let shard = ShardService::start(env, options(dir.path(), ShardId(id)), log, owner(1)).unwrap();
-        shard.leading().await.unwrap();
-        shards.insert(ShardId(id), shard);
-        dirs.push(dir);
-    }
-    for shard in shards.values() {
-        let (all, reachable, config) = (shards.clone(), reachable.clone(), config.clone());
-        let jobs = Jobs {
-            store: store.clone(),
-            object_key: key,
-            retention: Arc::new(move |_| Some(*config.lock())),
-            hand_over: Arc::new(move |request: HandOverFileRequest| {
-                let (all, reachable) = (all.clone(), *reachable.lock());
-                async move {
-                    if !reachable {
-                        return COORDINATOR_NOT_AVAILABLE;
-                    }
-                    all[&request.shard].hand_over_file(request).await.error_code
-                }
-                .boxed()
-            }),
-            options: JobOptions {
-                retention_interval: Duration::from_secs(1),
-                ..JobOptions::default()
-            },
-        };
-        let shard = shard.clone();
-        env.spawn(async move { shard.run_jobs(&jobs).await });
-    }
-    Pair {
-        shards: shards.into_values().collect(),
-        store,
-        config,
-        reachable,
-        _dirs: dirs,
-    }
-}
-
 #[tokio::test(start_paused = true)]
-async fn retention_lets_objects_go_once_no_shard_needs_them() {
-    let env = Env::simulated(1);
-    let pair = pair(&env).await;
-    for (n, shard) in pair.shards.iter().enumerate() {
-        create_topic(shard, n as u128, 1).await;
-    }
-    for n in 0..6 {
-        pair.store
-            .put(&key(object(n)), vec![Bytes::from_static(b"bytes")])
-            .await
-            .unwrap();
-        let owners = if n % 2 == 0 {
-            vec![ShardId(0), ShardId(1)]
-        } else {
-            vec![ShardId(1), ShardId(0)]
-        };
-        for (topic, shard) in pair.shards.iter().enumerate() {
-            let batch = BatchRequest {
-                must_follow: false,
-                max_timestamp: env.now(),
-                ..plain(tp(topic as u128, 0), 1)
-            };
-            let request = CommitFileRequest {
-                owners: owners.clone(),
-                ..file(n, vec![batch])
-            };
-            assert_eq!(shard.commit_file(request).await.batches.len(), 1);
-        }
-    }
-    let objects = async || pair.store.list("wal/", None, 100).await.unwrap().len();
-    env.sleep(Duration::from_secs(3600)).await;
-    assert_eq!(objects().await, 6, "nothing goes without retention");
-    // The limit is lowered while everything runs; the other shard cannot be reached at first.
-    *pair.reachable.lock() = false;
-    pair.config.lock().retention_ms = 60_000;
-    env.sleep(Duration::from_secs(3600)).await;
-    assert_eq!(high_watermark(&pair.shards[0], tp(0, 0)).await, 6);
-    assert_eq!(objects().await, 6);
-    *pair.reachable.lock() = true;
-    env.sleep(Duration::from_secs(5 * 60)).await;
-    assert_eq!(objects().await, 6, "grace");
-    env.sleep(Duration::from_secs(10 * 60)).await;
-    assert_eq!(objects().await, 0);
-    for shard in &pair.shards {
-        let known = shard.describe_files(DescribeFilesRequest {
-            shard: SHARD,
-            objects: (0..6).map(object).collect(),
-        });
-        let known = known.await;
-        assert_eq!(
-            (known.error_code, known.oldest_file, known.known),
-            (NONE, Timestamp(-1), vec![])
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn retention_catches_up_in_one_pass_and_forgets_what_expired() {
-    let env = Env::simulated(1);
-    let pair = pair(&env).await;
-    let shard = &pair.shards[0];
-    create_topic(shard, 1, 1).await;
-    for n in 0..50 {
-        let batches = (0..100).map(|i| idem(tp(1, 0), 1, 7, 0, n * 100 + i)).collect();
-        shard.commit_file(file(n as u128, batches)).await;
-    }
-    pair.config.lock().retention_bytes = 1000;
-    env.sleep(Duration::from_secs(10)).await;
-    assert_eq!(
-        shard
-            .read(|db| db.query_row("SELECT count(*) FROM batches", (), |row| row.get::<_, i64>(0)))
-            .await,
-        Ok(10)
-    );
-    assert_eq!(
-        shard
-            .commit_file(file(100, vec![idem(tp(1, 0), 1, 7, 0, 4999)]))
-            .await
-            .batches[0]
-            .base_offset,
-        4999
-    );
-    env.sleep(Duration::from_secs(30 * 3600)).await;
-    let rows = |table: &'static str| {
-        shard.read(move |db| {
-            db.query_row(&format!("SELECT count(*) FROM {table}"), (), |row| {
-                row.get::<_, i64>(0)
-            })
-        })
+async fn a_creation_that_comes_after_the_deletion_is_refused() {
+    let (env, dir) = (Env::simulated(1), tempfile::tempdir().unwrap());
+    let log = MemoryLog::new(&env);
+    let shard = open(&env, dir.path(), log.clone()).await;
+    let create = || CreatePartitionsRequest {
+        shard: SHARD,
+        topic: topic(1),
+        name: "t1".into(),
+        partitions: vec![0],
     };
-    assert_eq!(rows("producers").await, Ok(0));
-    assert_eq!(rows("files").await, Ok(1), "tombstones go as well");
-    assert_eq!(rows("files WHERE results IS NOT NULL").await, Ok(0));
+    assert_eq!(shard.create_partitions(create()).await.error_code, NONE);
+    let topics = vec![DeleteTopic {
+        topic: topic(1),
+        name: "t1".into(),
+    }];
+    let delete = DeleteTopicsRequest { shard: SHARD, topics };
+    assert_eq!(shard.delete_topics(delete).await.error_code, NONE);
+    let late = shard.create_partitions(create()).await.error_code;
+    assert_eq!(late, UNKNOWN_TOPIC_ID);
+    // Whoever leads the shard next knows it, too.
+    shard.stop().await;
+    let shard = open(&env, dir.path(), log).await;
+    let late = shard.create_partitions(create()).await.error_code;
+    assert_eq!(late, UNKNOWN_TOPIC_ID);
+    let request = DescribePartitionsRequest {
+        shard: SHARD,
+        partitions: vec![tp(1, 0)],
+        producers: true,
+    };
+    let described = shard.describe_partitions(request).await;
+    assert_eq!(described.partitions[0].error_code, UNKNOWN_TOPIC_OR_PARTITION);
 }
 
 #[test]
@@ -555,7 +455,7 @@ fn the_wal_is_started_anew_when_a_checkpoint_was_made() {
     };
     assert!(wal() > 1 << 20);
     shard
-        .state
+        .shared
         .truncate_wal
         .store(true, std::sync::atomic::Ordering::Release);
     shard.commit(1000, vec![plain(tp(1, 0), 1)]);

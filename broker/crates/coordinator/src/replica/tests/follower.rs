@@ -1,0 +1,100 @@
+//! Following a log, and taking it over.
+
+use super::*;
+
+fn follow_log(env: &Env, log: &MemoryLog, node: i32) -> ReplicaHandle<Sum> {
+    let (log, options) = (Arc::new(log.clone()), Options::default());
+    follow(env, "sum", log, Sum::default(), owner(node), options).unwrap()
+}
+
+fn applied(replica: &ReplicaHandle<Sum>) -> Option<LogOffset> {
+    match *replica.status().borrow() {
+        Status::Following { applied, .. } => applied,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_keeps_up_answers_nobody_and_takes_over() {
+    let env = Env::simulated(1);
+    let log = MemoryLog::new(&env);
+    let follower = follow_log(&env, &log, 2);
+    env.sleep(Duration::from_secs(5)).await;
+    assert_eq!(applied(&follower), None, "the log was never opened");
+    let leader = opened(&env, &log).await;
+    for n in 1..=10 {
+        leader.submit(n).await.unwrap();
+    }
+    env.sleep(Duration::from_secs(3)).await;
+    assert_eq!(applied(&follower), Some(LogOffset(10)));
+    assert_eq!(follower.submit(1).await, Err(ReplicaError::NotLeader));
+    assert_eq!(follower.barrier().await, Err(ReplicaError::NotLeader));
+    // What it has not seen yet is before its fence.
+    leader.submit(100).await.unwrap();
+    follower.lead().await;
+    follower.leading().await.unwrap();
+    assert_eq!(follower.submit(0).await, Ok(155));
+    assert!(matches!(leader.ended().await, End::Fenced { .. } | End::Stopped));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_told_to_lead_goes_on() {
+    let env = Env::simulated(1);
+    let log = MemoryLog::new(&env);
+    let leader = opened(&env, &log).await;
+    leader.lead().await;
+    assert_eq!(leader.submit(1).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_was_away_starts_again_from_the_snapshot() {
+    let env = Env::simulated(1);
+    let log = MemoryLog::new(&env);
+    let options = Options {
+        snapshot_slots: 4,
+        ..Options::default()
+    };
+    let leader = lead(&env, &log, 1, options);
+    leader.leading().await.unwrap();
+    leader.submit(1).await.unwrap();
+    let early = follow_log(&env, &log, 2);
+    env.sleep(Duration::from_secs(3)).await;
+    assert_eq!(applied(&early), Some(LogOffset(1)));
+    log.set_unavailable(true);
+    for _ in 0..40 {
+        leader.submit(1).await.unwrap();
+        env.sleep(Duration::from_millis(1)).await;
+    }
+    assert!(log.log_start() > LogOffset(8));
+    log.set_unavailable(false);
+    let late = follow_log(&env, &log, 3);
+    env.sleep(Duration::from_secs(3)).await;
+    for follower in [early, late] {
+        assert_eq!(applied(&follower), Some(LogOffset(41)));
+        follower.lead().await;
+        follower.leading().await.unwrap();
+        assert_eq!(follower.submit(0).await, Ok(41));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_says_when_it_last_saw_the_end() {
+    let env = Env::simulated(1);
+    let log = MemoryLog::new(&env);
+    let follower = follow_log(&env, &log, 2);
+    let current = || match *follower.status().borrow() {
+        Status::Following { current, .. } => current,
+        ref other => panic!("{other:?}"),
+    };
+    assert_eq!(current(), None);
+    env.sleep(Duration::from_secs(1)).await;
+    let seen = current().unwrap();
+    log.set_unavailable(true);
+    env.sleep(Duration::from_secs(30)).await;
+    assert!(current().unwrap() <= seen + Duration::from_secs(3));
+    log.set_unavailable(false);
+    env.sleep(Duration::from_secs(5)).await;
+    assert!(current().unwrap() > seen + Duration::from_secs(20));
+    follower.stop().await;
+    assert_eq!(follower.ended().await, End::Stopped);
+}
