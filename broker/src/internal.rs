@@ -5,14 +5,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
 use cluster::protocol::{
-    AllocateProducerIdsRequest, AllocateProducerIdsResponse, ForwardRequest, ForwardResponse,
-    HeartbeatRequest, HeartbeatResponse,
+    AllocateProducerIdsRequest, AllocateProducerIdsResponse, DescribeClusterRequest, DescribeClusterResponse,
+    ForwardRequest, ForwardResponse, HeartbeatRequest, HeartbeatResponse,
 };
 use coordinator::protocol::{
     CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest,
-    DeleteRecordsResponse, DeleteTopicsRequest, DescribeFilesRequest, DescribeFilesResponse, ErrorResponse,
-    FindBatchesRequest, FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse,
-    TailRequest, TailResponse, api_key,
+    DeleteRecordsResponse, DeleteTopicsRequest, DescribeFilesRequest, DescribeFilesResponse,
+    DescribePartitionsRequest, DescribePartitionsResponse, ErrorResponse, FindBatchesRequest,
+    FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse, TailRequest,
+    TailResponse, api_key,
 };
 use coordinator::shard::ShardService;
 use kafka_wire::flex::{Decode, Encode};
@@ -21,17 +22,31 @@ use kafka_wire::{RequestKind, ResponseError, ResponseKind, request, response};
 use types::{LogOffset, ShardId, Timestamp};
 
 use crate::membership::Coordination;
+use crate::metadata::Metadata;
 use crate::rpc::Handler;
 
 /// The services of a coordinator process, as RPCs.
 pub struct Internal {
     coordination: Coordination,
+    metadata: Metadata,
 }
 
 impl Internal {
-    /// Answers from what `coordination` leads.
-    pub fn new(coordination: Coordination) -> Arc<Internal> {
-        Arc::new(Internal { coordination })
+    /// Answers from what `coordination` leads, and what `metadata` knows.
+    pub fn new(coordination: Coordination, metadata: Metadata) -> Arc<Internal> {
+        Arc::new(Internal {
+            coordination,
+            metadata,
+        })
+    }
+
+    fn describe_cluster(&self, request: &DescribeClusterRequest) -> DescribeClusterResponse {
+        tracing::debug!(node = %request.node, "asked for the cluster");
+        let image = self
+            .metadata
+            .is_known()
+            .then(|| self.metadata.image().record().clone());
+        DescribeClusterResponse { error_code: 0, image }
     }
 
     fn shard(&self, id: ShardId) -> Result<ShardService, i16> {
@@ -40,6 +55,18 @@ impl Internal {
             .led(id)
             .map(|led| led.shard)
             .map_err(|error| error.code())
+    }
+
+    /// Followers find batches, too.
+    async fn find_batches(&self, request: FindBatchesRequest) -> FindBatchesResponse {
+        match self.coordination.shards.replica(request.shard) {
+            Ok(shard) => shard.find_batches(request).await,
+            Err(error) => FindBatchesResponse {
+                error_code: error.code(),
+                applied: LogOffset(0),
+                partitions: Vec::new(),
+            },
+        }
     }
 
     async fn heartbeat(&self, request: HeartbeatRequest) -> HeartbeatResponse {
@@ -52,6 +79,7 @@ impl Internal {
                     controller_epoch: 0,
                     image: None,
                     lead: Vec::new(),
+                    follow: Vec::new(),
                 }
             }
         }
@@ -181,15 +209,7 @@ impl Handler for Internal {
                     partitions: Vec::new(),
                 }
             }),
-            api_key::FIND_BATCHES => {
-                shard_call!(self, body, FindBatchesRequest, find_batches, |error_code| {
-                    FindBatchesResponse {
-                        error_code,
-                        applied: LogOffset(0),
-                        partitions: Vec::new(),
-                    }
-                })
-            }
+            api_key::FIND_BATCHES => self.find_batches(Decode::from_bytes(body).ok()?).await.to_bytes(),
             api_key::LIST_OFFSETS => {
                 shard_call!(self, body, ListOffsetsRequest, list_offsets, |error_code| {
                     ListOffsetsResponse {
@@ -229,6 +249,20 @@ impl Handler for Internal {
                     }
                 })
             }
+            api_key::DESCRIBE_PARTITIONS => {
+                shard_call!(
+                    self,
+                    body,
+                    DescribePartitionsRequest,
+                    describe_partitions,
+                    |error_code| {
+                        DescribePartitionsResponse {
+                            error_code,
+                            partitions: Vec::new(),
+                        }
+                    }
+                )
+            }
             api_key::HAND_OVER_FILE => {
                 shard_call!(self, body, HandOverFileRequest, hand_over_file, |error_code| {
                     ErrorResponse { error_code }
@@ -239,6 +273,7 @@ impl Handler for Internal {
                 .allocate_producer_ids(Decode::from_bytes(body).ok()?)
                 .await
                 .to_bytes(),
+            api_key::DESCRIBE_CLUSTER => self.describe_cluster(&Decode::from_bytes(body).ok()?).to_bytes(),
             api_key::FORWARD => self.forward(Decode::from_bytes(body).ok()?).await.to_bytes(),
             _ => return None,
         };

@@ -1,4 +1,8 @@
-//! `cargo xtask generate`: what is made from the Rust types of the custom resources.
+//! `cargo xtask generate`: what is made from the Rust types of the custom resources, of the configuration and of the
+//! internal RPCs.
+
+mod configuration;
+mod protocol;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +14,7 @@ use serde_json::Value;
 
 use crate::run::root;
 
-/// Writes CRDs, the chart's CRDs and the API reference.
+/// Writes CRDs, the chart's CRDs, and the references of API, configuration and internal RPCs.
 #[derive(Parser)]
 pub struct Args {
     /// Only tell whether they are up to date.
@@ -93,6 +97,11 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
         describe(&mut reference, &serde_json::to_value(&definition)?)?;
     }
     files.push((PathBuf::from("docs/api.md"), reference));
+    files.push((PathBuf::from("docs/protocol/README.md"), protocol::reference()?));
+    files.push((
+        PathBuf::from("docs/configuration.md"),
+        configuration::reference()?,
+    ));
     Ok(files)
 }
 

@@ -14,8 +14,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, oneshot};
 use types::FastMap;
 
+use super::handshake::introduce;
 use super::{MAX_FRAME, RpcError, request_frame, write_queue};
+use crate::auth::ClusterSecret;
 
+/// For the connection alone, and once more until both sides know each other.
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 const QUEUE: usize = 256;
 
@@ -23,6 +26,7 @@ const QUEUE: usize = 256;
 #[derive(Clone)]
 pub struct Pool {
     env: Env,
+    secret: Arc<ClusterSecret>,
     peers: Arc<Mutex<BTreeMap<String, Arc<Peer>>>>,
 }
 
@@ -30,10 +34,11 @@ pub struct Pool {
 type Peer = tokio::sync::Mutex<Option<Arc<Connection>>>;
 
 impl Pool {
-    /// An empty pool.
-    pub fn new(env: Env) -> Pool {
+    /// An empty pool. Its connections begin with a proof that this node knows `secret`.
+    pub fn new(env: Env, secret: Arc<ClusterSecret>) -> Pool {
         Pool {
             env,
+            secret,
             peers: Arc::default(),
         }
     }
@@ -64,12 +69,20 @@ impl Pool {
             address: address.to_owned(),
             reason,
         };
-        let stream = self
+        let mut stream = self
             .env
             .timeout(CONNECT_TIMEOUT, self.env.connect(address))
             .await
             .map_err(|_| unreachable("connecting timed out".to_owned()))?
             .map_err(|error| unreachable(error.to_string()))?;
+        // A process that listens and does not speak may be frozen: that is silence, not absence.
+        self.env
+            .timeout(
+                CONNECT_TIMEOUT,
+                introduce(&self.env, &mut stream, &self.secret, address),
+            )
+            .await
+            .map_err(|_| RpcError::TimedOut)??;
         let connection = Arc::new(Connection::start(&self.env, stream, address));
         *slot = Some(connection.clone());
         Ok(connection)

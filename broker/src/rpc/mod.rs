@@ -1,10 +1,13 @@
 //! The internal listener: how brokers, coordinators and the controller talk to each other.
 //!
+//! A connection begins with a proof that the peer knows the cluster's secret ([`handshake`]).
 //! Kafka framing with private API keys ([`coordinator::protocol`], [`cluster::protocol`]); many requests fly on one
 //! connection and are answered in any order.
 
 mod connection;
 mod coordinators;
+mod handshake;
+mod seen;
 mod server;
 
 pub use connection::Pool;
@@ -32,6 +35,14 @@ pub enum RpcError {
         /// `host:port` of the node.
         address: String,
         /// What happened.
+        reason: String,
+    },
+    /// The peer does not take this node for one of its cluster, or is none itself: their secrets differ.
+    #[error("{address}: authentication failed: {reason}")]
+    Denied {
+        /// `host:port` of the node.
+        address: String,
+        /// What the peer said, or did wrong.
         reason: String,
     },
     /// The peer sent something that is not an answer.
@@ -83,3 +94,6 @@ async fn write_queue(mut queue: mpsc::Receiver<Rope>, writing: &mut WriteHalf) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

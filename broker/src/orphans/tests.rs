@@ -1,0 +1,44 @@
+//! The scan in a simulated node, and what it must leave alone.
+
+use blob::MemoryStore;
+use bytes::Bytes;
+
+use super::*;
+use crate::config::Config;
+use crate::server::Node;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn orphans_are_deleted_by_the_shards_and_nothing_else_is_touched() {
+    let env = Env::simulated(5);
+    let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::dev(dir.path(), 9092, Some("memory://"));
+    config.internal.advertised_host = Some("test".to_owned());
+    config.orphan_scan = OrphanScan {
+        interval_ms: 60_000,
+        min_age_ms: 120_000,
+    };
+    config.tuning.jobs.file_grace = MINUTE;
+    let node = Node::start(env.clone(), config, store.clone()).await.unwrap();
+    env.timeout(MINUTE, node.ready()).await.unwrap();
+
+    let orphan = wal::object_key(env.uuid());
+    let foreign = "wal/notes/readme.txt".to_owned();
+    let elsewhere = "backup/1".to_owned();
+    for key in [&orphan, &foreign, &elsewhere] {
+        store.put(key, vec![Bytes::from_static(b"12345")]).await.unwrap();
+    }
+    // The first look comes after a minute, the next ones find it old enough; then comes the grace.
+    env.sleep(MINUTE + MINUTE / 2).await;
+    assert!(store.head(&orphan).await.unwrap().is_some(), "it is too young");
+    env.sleep(6 * MINUTE).await;
+    assert!(store.head(&orphan).await.unwrap().is_none());
+    for key in [&foreign, &elsewhere] {
+        assert!(store.head(key).await.unwrap().is_some(), "{key}");
+    }
+    let metrics = node.metrics().text();
+    assert!(metrics.contains("diskless_foreign_objects 1"), "{metrics}");
+    node.stop().await;
+}

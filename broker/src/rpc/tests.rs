@@ -1,0 +1,191 @@
+//! Who is served on the internal listener, and who is not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use coordinator::protocol::ErrorResponse;
+use env::{Env, Stream};
+use kafka_wire::flex::Encode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::auth::ClusterSecret;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Echo;
+
+#[async_trait]
+impl Handler for Echo {
+    async fn handle(&self, api_key: i16, _: Bytes) -> Option<Bytes> {
+        (api_key < 8000).then(|| ErrorResponse { error_code: api_key }.to_bytes())
+    }
+}
+
+struct World {
+    env: Env,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> World {
+        let world = World {
+            env: Env::simulated(3),
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let secret = world.secret("server", "the right secret of it all");
+        let listener = world.env.listen("test:9190").await.unwrap();
+        world
+            .env
+            .spawn(serve(world.env.clone(), listener, Arc::new(Echo), secret));
+        world
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    fn secret(&self, name: &str, text: &str) -> Arc<ClusterSecret> {
+        self.write(name, text);
+        Arc::new(ClusterSecret::read(&self.dir.path().join(name)).unwrap())
+    }
+
+    async fn call(&self, pool: &Pool, api_key: i16) -> Result<i16, RpcError> {
+        let deadline = self.env.instant() + 5 * SECOND;
+        let request = ErrorResponse { error_code: 0 };
+        let answer: ErrorResponse = pool.call("test:9190", api_key, &request, deadline).await?;
+        Ok(answer.error_code)
+    }
+
+    /// Sends a frame as a stranger; gives the answer without its length, and whether the connection was closed then.
+    async fn raw(&self, frame: &[u8]) -> (Vec<u8>, bool) {
+        let mut stream: Stream = self.env.connect("test:9190").await.unwrap();
+        let mut all = BytesMut::new();
+        all.put_u32(frame.len() as u32);
+        all.put_slice(frame);
+        stream.write_all(&all).await.unwrap();
+        let mut answer = Vec::new();
+        let closed = self
+            .env
+            .timeout(60 * SECOND, stream.read_to_end(&mut answer))
+            .await
+            .is_ok();
+        (answer.get(4..).unwrap_or_default().to_vec(), closed)
+    }
+}
+
+fn request(key: i16, version: i16, body: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.put_i16(key);
+    frame.put_i16(version);
+    frame.put_i32(77);
+    frame.put_i16(-1);
+    frame.put_slice(body);
+    frame
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_with_the_secret_are_served() {
+    let world = World::new().await;
+    let pool = Pool::new(
+        world.env.clone(),
+        world.secret("client", "the right secret of it all\n"),
+    );
+    for key in [7001, 7030] {
+        assert_eq!(world.call(&pool, key).await.unwrap(), key);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_secret_is_denied_and_a_replaced_file_counts_at_once() {
+    let world = World::new().await;
+    let pool = Pool::new(world.env.clone(), world.secret("client", "some other secret"));
+    let denied = world.call(&pool, 7001).await.unwrap_err();
+    assert!(matches!(denied, RpcError::Denied { .. }), "{denied}");
+    assert!(!denied.to_string().contains("some other"), "{denied}");
+    world.write("client", "the right secret of it all");
+    assert_eq!(world.call(&pool, 7001).await.unwrap(), 7001);
+    // The other way round: a connection that exists stays, a new one needs the new secret.
+    world.write("server", "quite a new secret");
+    assert_eq!(world.call(&pool, 7002).await.unwrap(), 7002);
+    let late = Pool::new(
+        world.env.clone(),
+        world.secret("late", "the right secret of it all"),
+    );
+    assert!(matches!(
+        world.call(&late, 7001).await,
+        Err(RpcError::Denied { .. })
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_cluster_action_is_refused_and_the_connection_closed() {
+    let world = World::new().await;
+    for key in (7001..=7009).chain([7020, 7021, 7022, 7030, 0, 3, 18]) {
+        let (mut answer, closed) = {
+            let (answer, closed) = world.raw(&request(key, 0, &[0])).await;
+            (Bytes::from(answer), closed)
+        };
+        assert!(closed, "{key}");
+        assert_eq!(
+            (answer.get_i32(), answer.get_u8(), answer.get_i16()),
+            (77, 0, 31),
+            "{key}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_get_nothing_out_of_the_handshake() {
+    let world = World::new().await;
+    // SaslAuthenticate before SaslHandshake.
+    let (answer, closed) = world.raw(&request(36, 1, &[0, 0, 0, 0])).await;
+    assert!(closed && answer.ends_with(&[0, 31, 0]), "{answer:?}");
+    // A mechanism that would send the secret.
+    let (answer, closed) = world.raw(&request(17, 1, b"\0\x05PLAIN")).await;
+    assert!(closed && answer.starts_with(&[0, 0, 0, 77, 0, 33]), "{answer:?}");
+    // Frames that are too large or too short, and silence.
+    let (answer, closed) = world.raw(&vec![0; 9000]).await;
+    assert!(closed && answer.is_empty());
+    assert!(world.raw(&[0, 17]).await.1);
+    let mut silent = world.env.connect("test:9190").await.unwrap();
+    let read = world.env.timeout(60 * SECOND, silent.read_u8()).await;
+    assert!(matches!(read, Ok(Err(_))), "it is closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_the_secret_is_noticed() {
+    let world = World::new().await;
+    let listener = world.env.listen("test:9191").await.unwrap();
+    let secret = world.secret("impostor", "no idea of the secret");
+    world
+        .env
+        .spawn(serve(world.env.clone(), listener, Arc::new(Echo), secret));
+    let pool = Pool::new(
+        world.env.clone(),
+        world.secret("client", "the right secret of it all"),
+    );
+    let deadline = world.env.instant() + 5 * SECOND;
+    let answer = pool
+        .call::<ErrorResponse>("test:9191", 7001, &ErrorResponse { error_code: 0 }, deadline)
+        .await;
+    assert!(matches!(answer, Err(RpcError::Denied { .. })), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_understood_ends_the_connection() {
+    let world = World::new().await;
+    let pool = Pool::new(
+        world.env.clone(),
+        world.secret("client", "the right secret of it all"),
+    );
+    let broken = world.call(&pool, 9000).await.unwrap_err();
+    assert!(matches!(broken, RpcError::Unreachable { .. }), "{broken}");
+    assert_eq!(
+        world.call(&pool, 7001).await.unwrap(),
+        7001,
+        "the next call connects anew"
+    );
+}
