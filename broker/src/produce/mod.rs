@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Order: the buffer keeps the order of arrival, uploads overtake each other, and a commit waits for the commits of
-//! earlier segments that share a partition with it ([`order`]). What a producer gets to hear:
+//! earlier segments that share a partition with it ([`order`]). An upload that takes long is hedged ([`upload`]). What a
+//! producer gets to hear:
 //!
 //! - the object could not be written: KAFKA_STORAGE_ERROR. Nothing was stored, the client sends it again;
 //! - no answer to the commit in time: REQUEST_TIMED_OUT. It may have been stored; a retry of an idempotent producer
@@ -17,15 +18,19 @@
 //! - an earlier batch of the same idempotent producer was lost and did not come through another broker meanwhile:
 //!   OUT_OF_ORDER_SEQUENCE_NUMBER ([`gaps`]), and the client sends both again, in order.
 //!
-//! An object whose commit has no known outcome is never deleted here: it may be referred to.
+//! An object that a commit has named is never deleted here, whatever the answer was: it may be referred to.
 
 mod gaps;
+mod hedging;
+#[cfg(test)]
+mod lost_replies;
 mod order;
 mod pipeline;
 mod request;
 mod segment;
 #[cfg(test)]
 pub(crate) mod testing;
+mod upload;
 mod validate;
 
 pub use pipeline::{Append, Producer};

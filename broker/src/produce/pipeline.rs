@@ -17,6 +17,7 @@ use wal::{Batch, Buffer, Due, Limits};
 
 use super::request::{Outcome, Request};
 use super::segment::{Commits, Tag, Writer};
+use super::upload::Uploads;
 use crate::config;
 use crate::metrics::{GaugeCollector, Metrics};
 use crate::rpc::Coordinators;
@@ -96,7 +97,7 @@ impl Producer {
             writer: Writer {
                 env: env.clone(),
                 node,
-                store,
+                uploads: Uploads::new(env.clone(), store, metrics.clone()),
                 cache,
                 commits,
                 metrics,

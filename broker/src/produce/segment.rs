@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use blob::{BlobError, SharedStore};
 use bytes::Bytes;
 use cache::ObjectCache;
 use coordinator::protocol::{BatchRequest, BatchResult, CommitFileRequest, CommitFileResponse};
@@ -21,11 +19,9 @@ use wal::{Batch, Placed, Segment};
 use super::gaps::{Gaps, Key};
 use super::order::{Order, Turn};
 use super::request::{Outcome, Request};
+use super::upload::Uploads;
 use crate::metrics::Metrics;
 use crate::rpc::{Coordinators, RpcError};
-
-/// Between attempts to write an object.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// `DisklessCommitFile`, as the pipeline needs it.
 #[async_trait]
@@ -64,7 +60,7 @@ pub(super) struct Tag {
 pub(super) struct Writer {
     pub(super) env: Env,
     pub(super) node: NodeId,
-    pub(super) store: SharedStore,
+    pub(super) uploads: Uploads,
     pub(super) cache: Arc<ObjectCache>,
     pub(super) commits: Arc<dyn Commits>,
     pub(super) metrics: Arc<Metrics>,
@@ -125,11 +121,14 @@ impl Writer {
             groups,
             deadline,
         } = segment;
-        let object = self.env.uuid();
-        let written = self.upload(object, body.clone(), deadline).await;
+        let written = self.uploads.write(&body, size, deadline).await;
         self.metrics.segment_bytes.observe(size as f64);
+        let written = match written {
+            Err(_) if env::mutation("commit-unwritten") => Ok(self.env.uuid()),
+            other => other,
+        };
         match written {
-            Ok(()) => {
+            Ok(object) => {
                 // Before the commit: who hears of it finds the object here.
                 self.cache.insert(object, body);
                 let owners = self.owners(groups.keys().copied().collect());
@@ -141,10 +140,13 @@ impl Writer {
                     };
                     self.commit(shard, file, group, deadline)
                 });
-                futures::future::join_all(commits).await;
+                let sent = futures::future::join_all(commits).await;
+                if !sent.contains(&true) {
+                    self.cache.forget(object);
+                    self.uploads.discard(object);
+                }
             }
             Err(error) => {
-                self.metrics.upload_failures.inc();
                 tracing::warn!(%error, size, "a wal object could not be written, its batches are refused");
                 drop(body);
                 let failures = groups.into_values().map(|group| async move {
@@ -156,34 +158,21 @@ impl Writer {
         }
     }
 
-    async fn upload(&self, object: Uuid, body: Vec<Bytes>, deadline: Instant) -> Result<(), BlobError> {
-        let key = wal::object_key(object);
-        let start = self.env.instant();
-        loop {
-            // Nobody else writes this key, and every attempt writes the same bytes.
-            let put = self.env.timeout_at(deadline, self.store.put(&key, body.clone()));
-            let error = match put.await {
-                Ok(Ok(())) => {
-                    let took = self.env.instant().saturating_duration_since(start);
-                    self.metrics.upload_latency.observe(took.as_secs_f64());
-                    return Ok(());
-                }
-                Ok(Err(error)) => error,
-                Err(_) => BlobError::Timeout(key.clone()),
-            };
-            let pause = self.env.jittered(PAUSE);
-            if !error.is_transient() || self.env.instant() + pause >= deadline {
-                return Err(error);
-            }
-            tracing::debug!(%error, "a wal object is written again");
-            self.env.sleep(pause).await;
-        }
-    }
-
-    async fn commit(&self, shard: ShardId, file: File, group: Group, deadline: Instant) {
+    /// False: the file was never named to the shard.
+    async fn commit(&self, shard: ShardId, file: File, group: Group, deadline: Instant) -> bool {
         let start = self.env.instant();
         let Group { batches, turn } = group;
-        turn.come().await;
+        let in_turn = async {
+            if !env::mutation("skip-commit-order") {
+                turn.come().await;
+            }
+        };
+        if self.env.timeout_at(deadline, in_turn).await.is_err() {
+            // Its producers have gone; those behind still wait for those before.
+            self.lose(&batches, ResponseError::RequestTimedOut);
+            turn.come().await;
+            return false;
+        }
         let request = CommitFileRequest {
             shard,
             object: file.object,
@@ -219,6 +208,7 @@ impl Writer {
                 self.lose(&batches, ResponseError::RequestTimedOut);
             }
         }
+        true
     }
 
     fn batch_requests(&self, batches: &[Placed<Tag>]) -> Vec<BatchRequest> {

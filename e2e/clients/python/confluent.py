@@ -3,6 +3,7 @@
 import sys
 import time
 
+import common
 from confluent_kafka import Consumer, Producer
 
 
@@ -29,8 +30,7 @@ def produce(bootstrap, topic, first, count, rate):
 
     start = time.monotonic()
     for i in range(count):
-        if rate > 0:
-            time.sleep(max(0.0, start + i / rate - time.monotonic()))
+        common.pace(start, i, rate)
         value = first + i
         while True:
             try:
@@ -53,25 +53,18 @@ def consume(bootstrap, topic, group, count, seconds):
         }
     )
     consumer.subscribe([topic])
-    seen = set()
-    last = time.monotonic()
-    while len(seen) < count and time.monotonic() - last < seconds:
+
+    def poll():
         message = consumer.poll(1.0)
         if message is None:
-            continue
+            return
         if message.error() is not None:
             print(f"# {message.error()}", file=sys.stderr)
-            continue
-        value = message.value().decode().rstrip()
-        print(f"got {value} {message.partition()} {message.offset()}")
-        if value not in seen:
-            seen.add(value)
-            last = time.monotonic()
+            return
+        yield message.value(), message.partition(), message.offset()
+
+    common.consume(poll, count, seconds)
     consumer.close()
 
 
-command, bootstrap, topic, third, count, last = sys.argv[1:]
-if command == "produce":
-    produce(bootstrap, topic, int(third), int(count), int(last))
-else:
-    consume(bootstrap, topic, third, int(count), int(last))
+common.main(produce, consume)

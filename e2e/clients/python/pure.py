@@ -1,8 +1,8 @@
 """The kafka-python client of the end-to-end tests; see ../README.md for what it prints."""
 
-import sys
 import time
 
+import common
 from kafka import KafkaConsumer, KafkaProducer
 
 
@@ -18,8 +18,7 @@ def produce(bootstrap, topic, first, count, rate):
     futures = []
     start = time.monotonic()
     for i in range(count):
-        if rate > 0:
-            time.sleep(max(0.0, start + i / rate - time.monotonic()))
+        common.pace(start, i, rate)
         value = first + i
         futures.append((value, producer.send(topic, key=str(value).encode(), value=f"{value:<100}".encode())))
     producer.flush(timeout=120)
@@ -41,21 +40,14 @@ def consume(bootstrap, topic, group, count, seconds):
         session_timeout_ms=10000,
         auto_commit_interval_ms=500,
     )
-    seen = set()
-    last = time.monotonic()
-    while len(seen) < count and time.monotonic() - last < seconds:
+
+    def poll():
         for records in consumer.poll(timeout_ms=1000).values():
             for record in records:
-                value = record.value.decode().rstrip()
-                print(f"got {value} {record.partition} {record.offset}")
-                if value not in seen:
-                    seen.add(value)
-                    last = time.monotonic()
+                yield record.value, record.partition, record.offset
+
+    common.consume(poll, count, seconds)
     consumer.close()
 
 
-command, bootstrap, topic, third, count, last = sys.argv[1:]
-if command == "produce":
-    produce(bootstrap, topic, int(third), int(count), int(last))
-else:
-    consume(bootstrap, topic, third, int(count), int(last))
+common.main(produce, consume)

@@ -22,6 +22,8 @@ pub enum Fault {
     LoseReply(BlobError),
     /// The caller gets the error at once; the effect comes this much later (a request stuck on the way).
     Late(Duration, BlobError),
+    /// The bytes of a read come with one bit flipped; nothing happens to other requests.
+    Damage,
 }
 
 /// The fate of one request.
@@ -83,7 +85,7 @@ impl Faulty {
     ) -> Result<T, BlobError>
     where
         F: Future<Output = Result<T, BlobError>> + Send + 'static,
-        T: Send + 'static,
+        T: Damage + Send + 'static,
     {
         let Decision { delay, fault } = self.plan.decide(operation, key);
         if !delay.is_zero() {
@@ -92,6 +94,7 @@ impl Faulty {
         let request = request(self.inner.clone());
         match fault {
             Fault::None => request.await,
+            Fault::Damage => request.await.map(Damage::damaged),
             Fault::Fail(error) => Err(error),
             Fault::LoseReply(error) => {
                 let _ = request.await;
@@ -106,6 +109,29 @@ impl Faulty {
                 Err(error)
             }
         }
+    }
+}
+
+/// What a damaged answer looks like.
+trait Damage: Sized {
+    fn damaged(self) -> Self {
+        self
+    }
+}
+
+impl Damage for () {}
+impl Damage for PutOutcome {}
+impl Damage for Option<ObjectMeta> {}
+impl Damage for Vec<ObjectMeta> {}
+impl Damage for Vec<(String, BlobError)> {}
+
+impl Damage for Bytes {
+    fn damaged(self) -> Bytes {
+        let mut bytes = self.to_vec();
+        if let Some(last) = bytes.last_mut() {
+            *last ^= 1;
+        }
+        bytes.into()
     }
 }
 

@@ -15,6 +15,7 @@
 //!
 //! The trait is as narrow as it can be so that every store can keep its promises:
 //! - a `put` that has returned survives a power cut, and a reader sees all of the object or none of it;
+//! - what is stored is what was sent: length and, where the store knows them, checksum are compared before a write counts;
 //! - `put_if_absent` has exactly one winner however many try ([`probe`] refuses stores that only pretend);
 //! - an error says whether something may have happened: see [`BlobError::outcome_unknown`].
 //!
@@ -31,6 +32,7 @@ mod key;
 mod local;
 mod memory;
 mod metrics;
+mod pace;
 mod probe;
 mod retry;
 mod s3;

@@ -2,15 +2,14 @@
 //!
 //! The SDK's own retries are off: [`crate::Retrying`] repeats requests, each time from the caller's slices, and
 //! leaves alone what must not be repeated. Bodies are not hashed for the signature (`UNSIGNED-PAYLOAD`): SHA-256
-//! costs more than all else on the way. AWS gets our CRC32C instead; other stores get no checksum header, because
-//! some reject what they do not know.
+//! costs more than all else on the way. Our CRC32C goes along instead, as a plain header (some stores reject trailers).
+//! A store that knows it refuses other bytes and repeats it in its answer; of any other, the length of what it has
+//! stored is asked before a write counts.
 
-use std::convert::Infallible;
-use std::fmt;
+mod body;
+
 use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,8 +26,9 @@ use aws_sdk_s3::primitives::{ByteStream, SdkBody};
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use bytes::{Bytes, BytesMut};
 use env::Env;
-use hyper::body::{Body, Frame, SizeHint};
 use types::Timestamp;
+
+use body::{Slices, crc32c_base64};
 
 use crate::credentials::FileCredentials;
 use crate::key::{check_key, check_prefix};
@@ -196,10 +196,10 @@ impl S3Store {
         &self,
         key: &str,
         body: Vec<Bytes>,
+        checksum: &str,
         if_none_match: Option<String>,
     ) -> Result<PutObjectOutput, SdkError<PutObjectError>> {
         let length = body_len(&body);
-        let checksum = self.location.endpoint.is_none().then(|| crc32c_base64(&body));
         // Built anew for whoever asks, so that no attempt ever sends a body that another one has used up.
         let body = SdkBody::retryable(move || SdkBody::from_body_1_x(Slices::new(body.clone())));
         self.client
@@ -207,13 +207,34 @@ impl S3Store {
             .bucket(&self.location.bucket)
             .key(self.full_key(key))
             .content_length(i64::try_from(length).unwrap_or(i64::MAX))
-            .set_checksum_crc32_c(checksum)
+            .checksum_crc32_c(checksum)
             .set_if_none_match(if_none_match)
             .body(ByteStream::new(body))
             .customize()
             .disable_payload_signing()
             .send()
             .await
+    }
+
+    /// That what lies under `key` is what was sent. An error leaves the outcome of the write unknown.
+    async fn confirm(
+        &self,
+        key: &str,
+        length: u64,
+        checksum: &str,
+        answer: &PutObjectOutput,
+    ) -> Result<(), BlobError> {
+        let stored = match answer.checksum_crc32_c() {
+            Some(stored) if stored == checksum => return Ok(()),
+            Some(stored) => format!("bytes with checksum {stored} instead of {checksum}"),
+            None => match self.head(key).await? {
+                Some(object) if object.size == length => return Ok(()),
+                Some(object) => format!("{} bytes instead of {length}", object.size),
+                None => "nothing".to_owned(),
+            },
+        };
+        let text = format!("{}: {stored} were stored", self.describe(key));
+        Err(BlobError::Unavailable(text))
     }
 
     async fn get_object(&self, key: &str, range: Option<&Range<u64>>) -> Result<Bytes, BlobError> {
@@ -330,82 +351,29 @@ fn is_about_credentials(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-fn crc32c_base64(body: &[Bytes]) -> String {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    for slice in body {
-        digest.update(slice);
-    }
-    let crc = u32::try_from(digest.finalize()).unwrap_or(0);
-    aws_smithy_types::base64::encode(crc.to_be_bytes())
-}
-
 fn timestamp(time: Option<&aws_sdk_s3::primitives::DateTime>) -> Timestamp {
     Timestamp(time.and_then(|time| time.to_millis().ok()).unwrap_or(-1))
-}
-
-/// A request body of shared slices.
-struct Slices {
-    slices: std::vec::IntoIter<Bytes>,
-    left: u64,
-}
-
-impl Slices {
-    fn new(mut body: Vec<Bytes>) -> Slices {
-        body.retain(|slice| !slice.is_empty());
-        Slices {
-            left: body_len(&body),
-            slices: body.into_iter(),
-        }
-    }
-}
-
-impl fmt::Debug for Slices {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slices({} bytes left)", self.left)
-    }
-}
-
-impl Body for Slices {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = self.slices.next();
-        self.left -= next.as_ref().map_or(0, |slice| slice.len() as u64);
-        Poll::Ready(next.map(|slice| Ok(Frame::data(slice))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
-    }
 }
 
 #[async_trait]
 impl BlobStore for S3Store {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
         check_key(key)?;
-        let bytes = body_len(&body);
-        self.call(key, bytes, self.put_object(key, body, None))
-            .await
-            .map(|_| ())
+        let (length, checksum) = (body_len(&body), crc32c_base64(&body));
+        let request = self.put_object(key, body, &checksum, None);
+        let answer = self.call(key, length, request).await?;
+        self.confirm(key, length, &checksum, &answer).await
     }
 
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
         check_key(key)?;
-        let limit = time_limit(body_len(&body));
-        match self
-            .env
-            .timeout(limit, self.put_object(key, body, Some("*".to_owned())))
-            .await
-        {
-            Ok(Ok(_)) => Ok(PutOutcome::Created),
+        let (length, checksum) = (body_len(&body), crc32c_base64(&body));
+        let request = self.put_object(key, body, &checksum, Some("*".to_owned()));
+        match self.env.timeout(time_limit(length), request).await {
+            Ok(Ok(answer)) => {
+                self.confirm(key, length, &checksum, &answer).await?;
+                Ok(PutOutcome::Created)
+            }
             Ok(Err(error)) if error.raw_response().is_some_and(|r| r.status().as_u16() == 412) => {
                 Ok(PutOutcome::Exists)
             }

@@ -221,6 +221,94 @@ mod tests {
         assert_eq!(buffer.due(after), Due::Now);
     }
 
+    /// From the flush to the answer: PUT of a few MiB and the commit, as over S3.
+    const ROUND_TRIP: Duration = Duration::from_millis(140);
+
+    /// Latency of records that arrive one a millisecond for a minute, at the median and at the worst, in ms, and
+    /// flushes a second. A client sends what has gathered every `linger` while fewer than `in_flight` requests are
+    /// unanswered.
+    fn steady(puts_per_second: u32, in_flight: usize, linger: Duration) -> (u128, u128, f64) {
+        let (mut buffer, start) = buffer(puts_per_second);
+        let (mut gathered, mut sent) = (Vec::new(), start);
+        // Requests in the buffer, and those on their way with the time of their answer.
+        let (mut waiting, mut flying) = (Vec::new(), VecDeque::new());
+        let (mut latencies, mut flushes) = (Vec::new(), 0);
+        for ms in 0..60_000 {
+            let now = start + ms * MS;
+            gathered.push(now);
+            while flying.front().is_some_and(|(answer, _)| *answer <= now) {
+                let (_, records): (Instant, Vec<Instant>) = flying.pop_front().unwrap();
+                latencies.extend(records.into_iter().map(|at| (now - at).as_millis()));
+            }
+            if waiting.len() + flying.len() < in_flight && now >= sent + linger {
+                sent = now;
+                buffer.push(batch(1), now);
+                waiting.push(std::mem::take(&mut gathered));
+            }
+            if buffer.due(now) == Due::Now {
+                buffer.take(now);
+                flushes += 1;
+                flying.extend(waiting.drain(..).map(|records| (now + ROUND_TRIP, records)));
+            }
+        }
+        // Without the first second, which has tokens to spare.
+        let mut latencies = latencies.split_off(1000);
+        latencies.sort_unstable();
+        (
+            latencies[latencies.len() / 2],
+            latencies[latencies.len() - 1],
+            f64::from(flushes) / 60.0,
+        )
+    }
+
+    #[test]
+    fn an_open_loop_waits_for_half_a_window() {
+        let (median, worst, flushes) = steady(4, usize::MAX, 5 * MS);
+        assert!((255..=275).contains(&median) && worst <= 400, "{median} {worst}");
+        assert!(flushes <= 4.1, "{flushes}");
+        // A client that gathers for a fifth of the window has five requests to fill it with.
+        let (median, worst, _) = steady(4, 5, 50 * MS);
+        assert!(median <= 310 && worst <= 500, "{median} {worst}");
+    }
+
+    /// A client whose requests in flight are used up right after an answer sends the next ones only after the next
+    /// answer: once a window whatever the broker does, so a record waits for what is left of one window and for all of
+    /// the next. Only more PUTs a second shorten the window: 1.5 of them is the median.
+    #[test]
+    fn a_closed_loop_waits_for_a_window_and_a_half() {
+        for (puts, expected) in [(4, 375), (5, 300)] {
+            let (median, _, flushes) = steady(puts, 5, 5 * MS);
+            assert!(
+                median.abs_diff(expected) <= 25,
+                "{median} with {puts} PUTs a second"
+            );
+            assert!(flushes <= f64::from(puts) + 0.1, "{flushes}");
+        }
+        // The round trip itself is the window then.
+        let (median, _, flushes) = steady(1000, 5, 5 * MS);
+        assert!(
+            (180..=240).contains(&median) && flushes > 7.0,
+            "{median} {flushes}"
+        );
+    }
+
+    #[test]
+    fn a_few_requests_a_second_are_flushed_at_once() {
+        for (in_flight, pause) in [(1, 400 * MS), (5, 300 * MS), (usize::MAX, 260 * MS)] {
+            let (mut buffer, start) = buffer(4);
+            for step in 0..100 {
+                let now = start + step * pause;
+                buffer.push(batch(1), now);
+                assert_eq!(
+                    buffer.due(now),
+                    Due::Now,
+                    "{in_flight} in flight, every {pause:?}"
+                );
+                buffer.take(now);
+            }
+        }
+    }
+
     #[test]
     fn a_segment_is_bounded_when_uploads_fall_behind() {
         let (mut buffer, start) = buffer(4);

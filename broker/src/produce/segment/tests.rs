@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use blob::faults::{Decision, Fault, Faulty};
-use blob::{MemoryStore, Operation};
+use blob::{BlobError, MemoryStore, Operation, SharedStore};
 use kafka_wire::batch;
 use parking_lot::Mutex;
 use types::TopicId;
@@ -410,4 +410,48 @@ async fn draining_flushes_at_once_and_waits_for_the_outcomes() {
     producer.drain();
     assert!(producer.finish(env.instant() + 10 * SECOND).await);
     assert_eq!(codes(&outcome.await.unwrap()), [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_wait_for_its_turn_gives_its_memory_back_and_its_object_is_deleted() {
+    // The first upload (and its hedge) takes 40 s.
+    let puts = Mutex::new(0);
+    let slow_first = move |operation, _: &str| {
+        let mut puts = puts.lock();
+        *puts += i32::from(operation == Operation::Put);
+        let slow = operation == Operation::Put && matches!(*puts, 1 | 3);
+        Decision {
+            delay: if slow { 40 * SECOND } else { Duration::ZERO },
+            fault: Fault::None,
+        }
+    };
+    let f = fixture(slow_first, at_once);
+    let first = f.one(append(1, 1, sequenced(9, 0, 1, 1000)), 60 * SECOND).await;
+    let memory = Arc::new(tokio::sync::Semaphore::new(10));
+    let permit = memory.clone().acquire_many_owned(10).await.unwrap();
+    let second = vec![append(1, 1, sequenced(9, 1, 1, 1000))];
+    let outcome = f.producer.append(second, 5 * SECOND, Some(permit)).await;
+    assert_eq!(codes(&outcome), [ResponseError::RequestTimedOut.code()]);
+    f.env.sleep(SECOND).await;
+    assert_eq!(memory.available_permits(), 10);
+    assert_eq!(codes(&first.await.unwrap()), [0]);
+    f.env.sleep(200 * SECOND).await;
+    assert_eq!(f.commits(), [(1, 0)], "the second was never committed");
+    let object = f.shards.calls.lock()[0].object;
+    let left = f.store.list(wal::PREFIX, None, 100).await.unwrap();
+    let left: Vec<String> = left.into_iter().map(|object| object.key).collect();
+    assert_eq!(left, [wal::object_key(object)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_is_kept_for_ever_once_a_commit_has_named_it() {
+    let f = fixture(fine, |_| Behaviour::Silent);
+    let outcome = f
+        .producer
+        .append(vec![append(1, 1, plain(1, 1000, |_| {}))], 5 * SECOND, None)
+        .await;
+    assert_eq!(codes(&outcome), [ResponseError::RequestTimedOut.code()]);
+    f.env.sleep(600 * SECOND).await;
+    let object = f.shards.calls.lock()[0].object;
+    assert!(f.store.get(&wal::object_key(object)).await.is_ok());
 }

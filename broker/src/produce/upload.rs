@@ -1,0 +1,125 @@
+//! Segments on their way to the store, some of them twice.
+//!
+//! An upload that takes unusually long gets a second one, under a name of its own: the first to end counts, and the
+//! other object is never named in a commit. Only such an object may be deleted here; once a commit was sent, nobody
+//! but the coordinators knows whether an object is referred to.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blob::{BlobError, SharedStore};
+use bytes::Bytes;
+use env::{Env, Instant};
+use futures::future::select_ok;
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use super::hedging::Hedging;
+use crate::metrics::Metrics;
+
+/// Between the first two attempts to write an object; it doubles up to the longest.
+const PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A write that was given up may still have its effect, but not after this time.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// Writes segments to the store.
+pub(super) struct Uploads {
+    env: Env,
+    store: SharedStore,
+    metrics: Arc<Metrics>,
+    hedging: Mutex<Hedging>,
+}
+
+impl Uploads {
+    pub(super) fn new(env: Env, store: SharedStore, metrics: Arc<Metrics>) -> Uploads {
+        Uploads {
+            env,
+            store,
+            metrics,
+            hedging: Mutex::default(),
+        }
+    }
+
+    /// Writes `body` of `size` bytes and gives the object it is in. After an error there is none, or none that counts.
+    pub(super) async fn write(
+        &self,
+        body: &[Bytes],
+        size: u64,
+        deadline: Instant,
+    ) -> Result<Uuid, BlobError> {
+        let start = self.env.instant();
+        let patience = self.hedging.lock().begin(size);
+        let first = self.env.uuid();
+        let mut writing = pin!(self.put(first, body, deadline));
+        let result = match self.env.timeout(patience, &mut writing).await {
+            Ok(result) => result,
+            Err(_) if !self.hedging.lock().pay() => writing.await,
+            Err(_) => {
+                self.metrics.upload_hedges.inc();
+                let second = self.env.uuid();
+                let again = pin!(self.put(second, body, deadline));
+                let result = select_ok([writing, again]).await.map(|(winner, _)| winner);
+                // On its way or there: it counts no more.
+                if result.as_ref().is_ok_and(|winner| *winner == second) {
+                    self.metrics.upload_hedges_won.inc();
+                    self.discard(first);
+                } else {
+                    self.discard(second);
+                }
+                result
+            }
+        };
+        let took = self.env.instant().saturating_duration_since(start);
+        match &result {
+            Ok(_) => {
+                self.hedging.lock().end(size, took);
+                self.metrics.upload_latency.observe(took.as_secs_f64());
+            }
+            Err(error) => {
+                self.metrics.upload_failures.inc();
+                if error.outcome_unknown() {
+                    self.discard(first);
+                }
+            }
+        }
+        result
+    }
+
+    async fn put(&self, object: Uuid, body: &[Bytes], deadline: Instant) -> Result<Uuid, BlobError> {
+        let key = wal::object_key(object);
+        let mut pause = PAUSE;
+        loop {
+            // Nobody else writes this key, and every attempt writes the same bytes from their beginning.
+            let put = self.store.put(&key, body.to_vec());
+            let error = match self.env.timeout_at(deadline, put).await {
+                Ok(Ok(())) => return Ok(object),
+                Ok(Err(error)) => error,
+                Err(_) => BlobError::Timeout(key.clone()),
+            };
+            let until = self.env.instant() + self.env.jittered(pause);
+            if !error.is_transient() || until >= deadline {
+                return Err(error);
+            }
+            tracing::debug!(%error, "a wal object is written again");
+            self.env.sleep_until(until).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Deletes an object that no commit has named. If that fails, it is found as an orphan some day.
+    pub(super) fn discard(&self, object: Uuid) {
+        let (env, store) = (self.env.clone(), self.store.clone());
+        self.env.spawn(async move {
+            env.sleep(SETTLED).await;
+            let key = wal::object_key(object);
+            if let Err(error) = store.delete_many(std::slice::from_ref(&key)).await {
+                tracing::debug!(%error, key, "an object that nobody needs is left behind");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
