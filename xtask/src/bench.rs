@@ -52,22 +52,52 @@ const LOADS: &[(&str, &[&str])] = &[
     ("max, 1 to 3", &["-producers", "1", "-consumers", "3"]),
 ];
 
-/// Loads for the rows over S3: the store on the same two cores is soon the limit.
+/// Loads for the rows over S3: the store on the same two cores is soon the limit. A client with five requests in
+/// flight and a short linger uses them up right after an answer and then waits for the next one, once per flush;
+/// the rows with a longer linger and with many in flight show what the broker itself takes.
 const S3_LOADS: &[(&str, &[&str])] = &[
-    ("max, 1 producer", &["-producers", "1"]),
+    ("max, 1 producer, 5 in flight", &["-producers", "1"]),
     (
         "10 MB/s, 1 to 1",
         &["-producers", "1", "-consumers", "1", "-rate", "10"],
     ),
     (
-        "1 MB/s, no linger, 1 to 1",
+        "10 MB/s, linger 50 ms",
         &[
             "-producers",
             "1",
             "-consumers",
             "1",
             "-rate",
+            "10",
+            "-linger",
+            "50ms",
+        ],
+    ),
+    (
+        "10 MB/s, 100 in flight",
+        &[
+            "-producers",
             "1",
+            "-consumers",
+            "1",
+            "-rate",
+            "10",
+            "-acks",
+            "1",
+            "-inflight",
+            "100",
+        ],
+    ),
+    (
+        "3 records/s, no linger",
+        &[
+            "-producers",
+            "1",
+            "-consumers",
+            "1",
+            "-rate",
+            "0.003",
             "-linger",
             "0s",
         ],

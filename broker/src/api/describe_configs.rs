@@ -59,7 +59,7 @@ impl Api {
                     ));
                 };
                 let partitions = cluster::Settings::default().default_partitions;
-                let configs = broker_configs(broker.id, &broker.zone, partitions);
+                let configs = broker_configs(broker, partitions);
                 Ok(describe_broker(&configs, keys, synonyms, documentation))
             }
             other => Err((

@@ -1,34 +1,44 @@
 use std::time::Duration;
 
-use kafka_wire::ResponseError;
 use kafka_wire::fetch::{Fetch, FetchPartition, FetchTopic, encode};
-use kafka_wire::messages::FetchRequest;
+use kafka_wire::messages::{FetchRequest, TopicName};
+use kafka_wire::{ResponseError, StrBytes};
+use uuid::Uuid;
 
 use super::call::Call;
 use super::{Api, topics};
-use crate::fetch::{FetchLimits, Fetched, Wanted};
+use crate::fetch::{Asked, FetchLimits, Fetched, TopicKey, Wanted};
 use crate::net::Answer;
 
 /// First version that names topics by id.
 const TOPIC_IDS: i16 = 13;
-/// Epochs of a full request: a new session, or none.
-const FULL: [i32; 2] = [0, -1];
 const READ_COMMITTED: i8 = 1;
 
+/// The answer without data, what is wanted, and where in the answer it belongs.
+struct Sorted {
+    response: Fetch,
+    wanted: Vec<Wanted>,
+    places: Vec<(usize, usize)>,
+}
+
 impl Api {
-    /// Every request is answered in full and without a session (session id 0), which KIP-227 allows: the client goes
-    /// on sending full requests.
     pub(super) async fn fetch(&self, call: Call, request: FetchRequest) -> Answer {
-        if !FULL.contains(&request.session_epoch) {
-            // An increment to a session that a broker has forgotten, or one on another broker.
-            let error_code = ResponseError::FetchSessionIdNotFound.code();
-            let response = Fetch {
-                error_code,
-                ..Fetch::default()
-            };
-            return call.send(encode(call.version(), call.header.correlation_id, &response));
-        }
-        let (response, wanted, places) = self.sort_out(&call, &request);
+        let by_id = call.version() >= TOPIC_IDS;
+        let round = match self.sessions.begin(&request, by_id, self.env.instant()) {
+            Ok(round) => round,
+            Err(error) => {
+                let response = Fetch {
+                    error_code: error.code(),
+                    ..Fetch::default()
+                };
+                return call.send(encode(call.version(), call.header.correlation_id, &response));
+            }
+        };
+        let Sorted {
+            response,
+            wanted,
+            places,
+        } = self.sort_out(&round.asked, request.isolation_level == READ_COMMITTED);
         let broken = response
             .topics
             .iter()
@@ -47,7 +57,9 @@ impl Api {
             max_bytes: bytes(request.max_bytes),
         };
         let fetched = self.fetcher.fetch(&wanted, limits).await;
-        let response = fill(response, fetched, &places);
+        let mut response = fill(response, fetched, &places);
+        self.sessions
+            .finish(round, &mut response, self.env.instant(), self.env.random_u64());
         let sent = response
             .topics
             .iter()
@@ -59,35 +71,44 @@ impl Api {
         call.send(encode(call.version(), call.header.correlation_id, &response))
     }
 
-    /// The response without data, what is wanted, and where in the response it belongs.
-    fn sort_out(&self, call: &Call, request: &FetchRequest) -> (Fetch, Vec<Wanted>, Vec<(usize, usize)>) {
+    fn sort_out(&self, asked: &[Asked], committed: bool) -> Sorted {
         let image = self.metadata.image();
-        let committed = request.isolation_level == READ_COMMITTED;
-        let (mut wanted, mut places) = (Vec::new(), Vec::new());
-        let mut response = Fetch::default();
-        for (topic_index, asked) in request.topics.iter().enumerate() {
-            let topic = topics::find(&image, call.version() >= TOPIC_IDS, &asked.topic, asked.topic_id);
-            let mut partitions = Vec::with_capacity(asked.partitions.len());
-            for (index, partition) in asked.partitions.iter().enumerate() {
-                let found = topic.and_then(|topic| topics::partition(topic, partition.partition));
+        let mut sorted = Sorted {
+            response: Fetch::default(),
+            wanted: Vec::with_capacity(asked.len()),
+            places: Vec::with_capacity(asked.len()),
+        };
+        let topics = &mut sorted.response.topics;
+        for of_topic in asked.chunk_by(|one, other| one.topic == other.topic) {
+            let Some(Asked { topic: key, .. }) = of_topic.first() else {
+                continue;
+            };
+            let (name, id) = match key {
+                TopicKey::Name(name) => (name.clone(), Uuid::nil()),
+                TopicKey::Id(id) => (StrBytes::default(), *id),
+            };
+            let by_id = matches!(key, TopicKey::Id(_));
+            let topic = topics::find(&image, by_id, &TopicName(name.clone()), id);
+            let mut partitions = Vec::with_capacity(of_topic.len());
+            for asked in of_topic {
+                let found = topic.and_then(|topic| topics::partition(topic, asked.partition));
                 let error = match found {
                     Err(error) => Some(error),
                     // There is no epoch but 0.
-                    Ok(_) if partition.current_leader_epoch > 0 => Some(ResponseError::UnknownLeaderEpoch),
-                    Ok((id, shard)) => {
-                        let max_bytes = u64::try_from(partition.partition_max_bytes).unwrap_or(0);
-                        wanted.push(Wanted {
-                            partition: id,
+                    Ok(_) if asked.wish.leader_epoch > 0 => Some(ResponseError::UnknownLeaderEpoch),
+                    Ok((partition, shard)) => {
+                        sorted.wanted.push(Wanted {
+                            partition,
                             shard,
-                            offset: partition.fetch_offset,
-                            max_bytes,
+                            offset: asked.wish.offset,
+                            max_bytes: u64::try_from(asked.wish.max_bytes).unwrap_or(0),
                         });
-                        places.push((topic_index, index));
+                        sorted.places.push((topics.len(), partitions.len()));
                         None
                     }
                 };
                 partitions.push(FetchPartition {
-                    index: partition.partition,
+                    index: asked.partition,
                     error_code: kafka_wire::code(error),
                     high_watermark: -1,
                     last_stable_offset: -1,
@@ -97,13 +118,9 @@ impl Api {
                     batches: Vec::new(),
                 });
             }
-            response.topics.push(FetchTopic {
-                name: asked.topic.0.clone(),
-                id: asked.topic_id,
-                partitions,
-            });
+            topics.push(FetchTopic { name, id, partitions });
         }
-        (response, wanted, places)
+        sorted
     }
 }
 

@@ -5,8 +5,8 @@ use super::Api;
 use super::call::Call;
 use crate::net::Answer;
 
-/// The request carries no time of its own.
-const TIMEOUT_MS: i32 = 20_000;
+/// These requests carry no time of their own.
+pub(super) const TIMEOUT_MS: i32 = 20_000;
 
 impl Api {
     pub(super) async fn incremental_alter_configs(

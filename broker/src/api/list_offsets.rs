@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use types::{ShardId, Timestamp};
 
 use super::Api;
 use super::call::Call;
-use super::topics;
+use super::{shards, topics};
 use crate::net::Answer;
 
 /// The only leader epoch there is.
@@ -101,39 +100,20 @@ impl Api {
         asked: Vec<(ShardId, ListOffsetsPartition)>,
         deadline: Instant,
     ) -> Vec<ListOffsetsResult> {
-        let mut results: Vec<ListOffsetsResult> = asked
-            .iter()
-            .map(|_| failed(ResponseError::NotLeaderOrFollower))
-            .collect();
-        let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<ListOffsetsPartition>)> = BTreeMap::new();
-        for (index, (shard, partition)) in asked.into_iter().enumerate() {
-            let (indexes, partitions) = by_shard.entry(shard).or_default();
-            indexes.push(index);
-            partitions.push(partition);
-        }
-        let answers = by_shard
-            .into_iter()
-            .map(|(shard, (indexes, partitions))| async move {
-                (
-                    indexes,
-                    self.coordinators
-                        .list_offsets(&Ask { shard, partitions }, deadline)
-                        .await,
-                )
-            });
-        for (indexes, answer) in futures::future::join_all(answers).await {
-            match answer {
-                Ok(answer) if answer.error_code == 0 => {
-                    for (index, result) in indexes.into_iter().zip(answer.partitions) {
-                        if let Some(slot) = results.get_mut(index) {
-                            *slot = result;
-                        }
-                    }
+        let ask = |shard, partitions| async move {
+            let request = Ask { shard, partitions };
+            match self.coordinators.list_offsets(&request, deadline).await {
+                Ok(answer) if answer.error_code == 0 => Some(answer.partitions),
+                other => {
+                    tracing::debug!(failure = ?other.err(), "offsets cannot be listed");
+                    None
                 }
-                other => tracing::debug!(failure = ?other.err(), "offsets cannot be listed"),
             }
-        }
+        };
+        let results = shards::each(asked, ask).await.into_iter();
         results
+            .map(|result| result.unwrap_or_else(|| failed(ResponseError::NotLeaderOrFollower)))
+            .collect()
     }
 
     /// Finds the record itself in the batch that the coordinator has named.

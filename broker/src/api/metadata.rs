@@ -19,7 +19,8 @@ use crate::net::Answer;
 
 /// What everybody may do with a topic (bits of Kafka's `AclOperation`): read, write, create, delete, alter, describe,
 /// describe and alter its configuration.
-const TOPIC_OPERATIONS: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+pub(super) const TOPIC_OPERATIONS: i32 =
+    1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
 /// The same for the cluster: create, alter, describe, cluster action, configurations, idempotent write.
 pub(super) const CLUSTER_OPERATIONS: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
 /// How long a request may wait for topics that it creates.
@@ -209,7 +210,7 @@ impl Describe<'_> {
 }
 
 /// Kafka's rule for the names of topics.
-fn is_legal(name: &str) -> bool {
+pub(super) fn is_legal(name: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     !matches!(name, "" | "." | "..") && name.len() <= 249 && name.bytes().all(legal)
 }

@@ -9,6 +9,8 @@
 //!
 //! Any broker serves every request. Which broker a client is sent to is a matter of zones alone ([`steering`]).
 
+mod alter_configs;
+mod alter_partition_reassignments;
 mod api_versions;
 mod call;
 mod create_partitions;
@@ -19,6 +21,10 @@ mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
 mod describe_groups;
+mod describe_log_dirs;
+mod describe_producers;
+mod describe_topic_partitions;
+mod elect_leaders;
 mod fetch;
 mod find_coordinator;
 mod forward;
@@ -27,14 +33,18 @@ mod incremental_alter_configs;
 mod init_producer_id;
 mod join_group;
 mod leave_group;
+mod list_config_resources;
 mod list_groups;
 mod list_offsets;
+mod list_partition_reassignments;
 mod metadata;
 mod offset_commit;
+mod offset_delete;
 mod offset_fetch;
 mod offset_for_leader_epoch;
 mod produce;
 mod router;
+mod shards;
 mod steering;
 mod sync_group;
 mod topics;
@@ -45,7 +55,7 @@ use env::{Env, Instant};
 use tokio_util::sync::CancellationToken;
 use types::{NodeId, Timestamp};
 
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, Sessions};
 use crate::metadata::Metadata;
 use crate::metrics::Metrics;
 use crate::produce::Producer;
@@ -85,6 +95,7 @@ pub struct Api {
     services: Arc<Services>,
     configs: Arc<TopicConfigs>,
     producer_ids: Arc<ProducerIds>,
+    sessions: Arc<Sessions>,
 }
 
 impl std::ops::Deref for Api {
@@ -102,6 +113,7 @@ impl Api {
             services: Arc::new(services),
             configs: Arc::default(),
             producer_ids: Arc::default(),
+            sessions: Arc::default(),
         }
     }
 

@@ -96,6 +96,17 @@ impl Api {
             }
             RequestKind::CreatePartitions(request) => self.create_partitions(call, request).await,
             RequestKind::DescribeCluster(request) => self.describe_cluster(call, request),
+            RequestKind::AlterConfigs(request) => self.alter_configs(call, request).await,
+            RequestKind::DescribeLogDirs(request) => self.describe_log_dirs(call, request).await,
+            RequestKind::ElectLeaders(request) => self.elect_leaders(call, request),
+            RequestKind::AlterPartitionReassignments(request) => {
+                self.alter_partition_reassignments(call, request)
+            }
+            RequestKind::ListPartitionReassignments(_) => self.list_partition_reassignments(call),
+            RequestKind::OffsetDelete(request) => self.offset_delete(call, request).await,
+            RequestKind::DescribeProducers(request) => self.describe_producers(call, request).await,
+            RequestKind::ListConfigResources(request) => self.list_config_resources(call, request),
+            RequestKind::DescribeTopicPartitions(request) => self.describe_topic_partitions(call, request),
             other => {
                 // The table of versions and this match must name the same APIs.
                 tracing::error!(api = call.header.api_key, request = ?std::mem::discriminant(&other), "no handler");

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cluster::configs::TopicConfig;
 use cluster::image::{MetadataImage, Topic};
-use kafka_wire::ResponseError;
 use kafka_wire::messages::TopicName;
+use kafka_wire::{ResponseError, StrBytes};
 use parking_lot::Mutex;
 use types::{FastMap, ShardId, TopicId, TopicPartition};
 use uuid::Uuid;
@@ -41,6 +41,17 @@ pub(super) fn partition(topic: &Topic, index: i32) -> Result<(TopicPartition, Sh
         },
         *shard,
     ))
+}
+
+/// What a partition that does not exist gets in words.
+pub(super) const UNKNOWN: StrBytes =
+    StrBytes::from_static_str("This server does not host this topic-partition.");
+
+/// Whether there is such a partition.
+pub(super) fn exists(image: &MetadataImage, topic: &str, index: i32) -> bool {
+    image
+        .topic(topic)
+        .is_some_and(|topic| partition(topic, index).is_ok())
 }
 
 /// The configurations of topics, read from the image once for each image.

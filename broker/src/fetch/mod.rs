@@ -16,10 +16,12 @@
 mod objects;
 mod plan;
 mod reader;
+mod sessions;
 mod tail;
 mod window;
 
 pub use objects::{Objects, ReadError};
 pub use reader::{FetchLimits, Fetched, Fetcher, Wanted};
+pub use sessions::{Asked, Round, Sessions, TopicKey};
 pub use tail::follow;
 pub use window::Windows;

@@ -14,8 +14,6 @@ use uuid::Uuid;
 
 /// Data younger than this is read through the cache: others are about to read it, too.
 const RECENT: Duration = Duration::from_secs(60);
-/// Bound of all reads of one request.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Why a batch cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +39,7 @@ impl ReadError {
 pub struct Objects {
     env: Env,
     cache: Arc<ObjectCache>,
+    read_timeout: Duration,
 }
 
 /// What is wanted of one object.
@@ -58,14 +57,34 @@ enum Source {
 }
 
 impl Objects {
-    /// Reads through `cache`.
-    pub fn new(env: Env, cache: Arc<ObjectCache>) -> Objects {
-        Objects { env, cache }
+    /// Reads through `cache`; each read takes `read_timeout` at most.
+    pub fn new(env: Env, cache: Arc<ObjectCache>, read_timeout: Duration) -> Objects {
+        Objects {
+            env,
+            cache,
+            read_timeout,
+        }
     }
 
     /// The batches at `coordinates`, in their order. `tail`: they were just pushed here, so other consumers are about
     /// to read their objects, too.
     pub async fn read(&self, coordinates: &[(Coordinate, bool)]) -> Vec<Result<Bytes, ReadError>> {
+        let mut read = self.once(coordinates).await;
+        // They may have been damaged on their way: the store is asked for them once more.
+        let corrupt = coordinates.iter().zip(&mut read);
+        let (again, places): (Vec<_>, Vec<_>) = corrupt
+            .filter(|(_, bytes)| matches!(bytes, Err(ReadError::Corrupt)))
+            .map(|(at, place)| (at.clone(), place))
+            .unzip();
+        if !again.is_empty() {
+            for (place, bytes) in places.into_iter().zip(self.once(&again).await) {
+                *place = bytes;
+            }
+        }
+        read
+    }
+
+    async fn once(&self, coordinates: &[(Coordinate, bool)]) -> Vec<Result<Bytes, ReadError>> {
         let recent = self.env.now().plus(-(RECENT.as_millis() as i64));
         let mut needs: BTreeMap<Uuid, Need> = BTreeMap::new();
         for (at, tail) in coordinates {
@@ -111,7 +130,7 @@ impl Objects {
                 bytes,
             })
         };
-        let read = self.env.timeout(DEADLINE, reading).await;
+        let read = self.env.timeout(self.read_timeout, reading).await;
         match read.unwrap_or_else(|_| Err(BlobError::Timeout(key.clone()))) {
             Ok(source) => Ok(source),
             Err(error) => {
@@ -156,13 +175,21 @@ impl Objects {
 
 #[cfg(test)]
 mod tests {
-    use blob::{MemoryStore, SharedStore};
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use blob::faults::{Decision, Fault, Faulty};
+    use blob::{MemoryStore, Operation, SharedStore};
     use types::Timestamp;
 
     use super::*;
     use crate::produce::testing::batch;
 
     async fn stored(damage: bool) -> (Objects, Vec<(Coordinate, bool)>) {
+        stored_behind(damage, 0).await
+    }
+
+    /// The first `damaged` reads of the store give wrong bytes.
+    async fn stored_behind(damage: bool, damaged: u32) -> (Objects, Vec<(Coordinate, bool)>) {
         let env = Env::simulated(3);
         let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
         let object = env.uuid();
@@ -198,9 +225,18 @@ mod tests {
             .put(&wal::object_key(object), vec![Bytes::from(bytes)])
             .await
             .unwrap();
-        let cache = Arc::new(ObjectCache::new(store, 1 << 20));
+        let gets = AtomicU32::new(0);
+        let plan = move |operation, _: &str| {
+            let bad = operation == Operation::Get && gets.fetch_add(1, Relaxed) < damaged;
+            Decision {
+                delay: Duration::ZERO,
+                fault: if bad { Fault::Damage } else { Fault::None },
+            }
+        };
+        let faulty = Faulty::new(store, env.clone(), Arc::new(plan));
+        let cache = Arc::new(ObjectCache::new(Arc::new(faulty), 1 << 20));
         (
-            Objects::new(env, cache),
+            Objects::new(env, cache, Duration::from_secs(30)),
             coordinates.into_iter().map(|at| (at, false)).collect(),
         )
     }
@@ -231,6 +267,20 @@ mod tests {
                 objects.cache.stats().bytes == 0,
                 "the next reader asks the store again"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_damaged_on_its_way_is_read_again_once() {
+        for tail in [false, true] {
+            for damaged in [1, 2] {
+                let (objects, mut coordinates) = stored_behind(false, damaged).await;
+                coordinates.iter_mut().for_each(|(_, flag)| *flag = tail);
+                // The damage is in the last batch.
+                let read = objects.read(&coordinates).await;
+                assert!(read[0].is_ok() && read[1].is_ok());
+                assert_eq!(read[2].is_ok(), damaged == 1, "tail {tail}, {damaged} times");
+            }
         }
     }
 

@@ -18,8 +18,15 @@ const ANSWER: Duration = Duration::from_secs(20);
 /// After a failure.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Follows every shard in the metadata image until the node ends.
-pub async fn follow(env: Env, mut metadata: Metadata, coordinators: Coordinators, windows: Windows) {
+/// Follows every shard in the metadata image until the node ends. What is known of a shard that has said nothing for
+/// `max_age` is forgotten: objects may have been deleted since.
+pub async fn follow(
+    env: Env,
+    mut metadata: Metadata,
+    coordinators: Coordinators,
+    windows: Windows,
+    max_age: Duration,
+) {
     let mut followed: BTreeSet<ShardId> = BTreeSet::new();
     loop {
         for shard in &metadata.image().record().shards {
@@ -29,6 +36,7 @@ pub async fn follow(env: Env, mut metadata: Metadata, coordinators: Coordinators
                     shard.id,
                     coordinators.clone(),
                     windows.clone(),
+                    max_age,
                 ));
             }
         }
@@ -36,8 +44,16 @@ pub async fn follow(env: Env, mut metadata: Metadata, coordinators: Coordinators
     }
 }
 
-async fn follow_shard(env: Env, shard: ShardId, coordinators: Coordinators, windows: Windows) {
-    let max_wait_ms = u32::try_from(WAIT.as_millis()).unwrap_or(u32::MAX);
+async fn follow_shard(
+    env: Env,
+    shard: ShardId,
+    coordinators: Coordinators,
+    windows: Windows,
+    max_age: Duration,
+) {
+    let max_wait_ms = u32::try_from(WAIT.min(max_age / 2).as_millis()).unwrap_or(u32::MAX);
+    // When the shard was asked for what it then answered; `None`: nothing is known of it.
+    let mut heard = None;
     // Newer than any log: the first answer says where it ends.
     let mut from = LogOffset(u64::MAX);
     loop {
@@ -46,8 +62,12 @@ async fn follow_shard(env: Env, shard: ShardId, coordinators: Coordinators, wind
             from,
             max_wait_ms,
         };
-        let failed = match coordinators.tail(&request, env.instant() + WAIT + ANSWER).await {
+        let asked = env.instant();
+        let patience = asked + WAIT + ANSWER;
+        let deadline = heard.map_or(patience, |heard| patience.min(heard + max_age));
+        let failed = match coordinators.tail(&request, deadline).await {
             Ok(news) if news.error_code == 0 => {
+                heard = Some(asked);
                 from = news.next;
                 windows.update(shard, news);
                 false
@@ -61,6 +81,10 @@ async fn follow_shard(env: Env, shard: ShardId, coordinators: Coordinators, wind
                 true
             }
         };
+        if heard.is_some_and(|heard| env.instant() >= heard + max_age) {
+            windows.forget(shard);
+            (heard, from) = (None, LogOffset(u64::MAX));
+        }
         if failed {
             env.sleep(env.jittered(PAUSE)).await;
         }

@@ -133,18 +133,19 @@ impl Windows {
         known.wake();
     }
 
+    /// Forgets a shard: its leader has been silent for too long.
+    pub fn forget(&self, shard: ShardId) {
+        let mut state = self.0.lock();
+        state.since.remove(&shard);
+        state.forget(shard);
+    }
+
     /// Takes over what the leader of `shard` has pushed.
     pub fn update(&self, shard: ShardId, news: TailResponse) {
         let mut state = self.0.lock();
         if news.reset || !state.since.contains_key(&shard) {
             state.since.insert(shard, news.next);
-            // Whoever waits asks the leader again.
-            state.partitions.retain(|_, known| {
-                if known.shard == shard {
-                    known.wake();
-                }
-                known.shard != shard
-            });
+            state.forget(shard);
         }
         for update in news.partitions {
             state.apply(shard, update);
@@ -154,6 +155,16 @@ impl Windows {
 }
 
 impl State {
+    /// Whoever waits asks the leader again.
+    fn forget(&mut self, shard: ShardId) {
+        self.partitions.retain(|_, known| {
+            if known.shard == shard {
+                known.wake();
+            }
+            known.shard != shard
+        });
+    }
+
     fn apply(&mut self, shard: ShardId, update: TailUpdate) {
         if update.deleted {
             if let Some(mut known) = self.partitions.remove(&update.partition) {

@@ -126,6 +126,7 @@ func main() {
 	buf := flag.Int("buf", 32<<20, "buffered bytes per producer (closed loop depth)")
 	acks := flag.Int("acks", -1, "-1 idempotent, 1 or 0 not")
 	rnd := flag.Float64("random", 0.25, "random share of the value")
+	inflight := flag.Int("inflight", 5, "produce requests in flight; more than 5 need -acks 1 or 0")
 	codec := flag.String("codec", "none", "none lz4 zstd")
 	flag.Parse()
 	ctx := context.Background()
@@ -201,7 +202,7 @@ func main() {
 			o = append(o, kgo.ProducerBatchCompression(kgo.NoCompression()))
 		}
 		if *acks != -1 {
-			o = append(o, kgo.DisableIdempotentWrite(), kgo.MaxProduceRequestsInflightPerBroker(5))
+			o = append(o, kgo.DisableIdempotentWrite(), kgo.MaxProduceRequestsInflightPerBroker(*inflight))
 			if *acks == 0 {
 				o = append(o, kgo.RequiredAcks(kgo.NoAck()))
 			} else {

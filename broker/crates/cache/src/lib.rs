@@ -12,9 +12,14 @@
 //! behind reads each byte once: its reads go past the cache, and have permits of their own, so that a back-fill
 //! neither evicts what the tail needs nor holds its requests up.
 //!
+//! What came in first leaves first ([`recent`]): readers go forward in time, so the oldest object is the one that
+//! fewest of them still have before them. A policy that favours what was read often would keep
+//! objects that all have read, and evict those that they are about to read.
+//!
 //! Objects are immutable and named by a UUID, so nothing ever has to be invalidated but what was read corrupt.
 
 mod object;
+mod recent;
 
 pub use object::Object;
 
@@ -24,34 +29,27 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use blob::{BlobError, SharedStore};
 use bytes::Bytes;
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use types::fast::Fnv;
+use types::FastMap;
 use uuid::Uuid;
+
+use recent::Recent;
 
 /// Whole GETs under way at the same time.
 const HOT_READS: usize = 64;
 /// Ranged GETs under way at the same time.
 const COLD_READS: usize = 32;
-/// What an object is thought to weigh when the cache is set up, in bytes.
-const TYPICAL_OBJECT: u64 = 1 << 20;
 
-type Hasher = std::hash::BuildHasherDefault<Fnv>;
-
-#[derive(Clone)]
-struct BySize;
-
-impl Weighter<Uuid, Arc<Object>> for BySize {
-    fn weight(&self, _: &Uuid, object: &Arc<Object>) -> u64 {
-        object.size().max(1)
-    }
-}
+/// Held by who reads an object from the store; others wait for it.
+type Turn = Arc<tokio::sync::Mutex<()>>;
 
 /// The cache of a broker.
 pub struct ObjectCache {
     store: SharedStore,
-    objects: Cache<Uuid, Arc<Object>, BySize, Hasher>,
+    objects: Mutex<Recent>,
+    /// Objects that are being read.
+    loading: Mutex<FastMap<Uuid, Turn>>,
     hot: Semaphore,
     cold: Semaphore,
     hits: AtomicU64,
@@ -80,25 +78,10 @@ impl std::fmt::Debug for ObjectCache {
 impl ObjectCache {
     /// A cache of `capacity` bytes over `store`.
     pub fn new(store: SharedStore, capacity: u64) -> ObjectCache {
-        let items = usize::try_from(capacity / TYPICAL_OBJECT)
-            .unwrap_or(usize::MAX)
-            .max(16);
-        // One shard: an object may be as large as a good part of the cache, and it is looked up once per fetch and
-        // object, which no lock minds.
-        let options = OptionsBuilder::new()
-            .shards(1)
-            .estimated_items_capacity(items)
-            .weight_capacity(capacity)
-            .build();
-        let (hasher, lifecycle) = (Hasher::default(), DefaultLifecycle::default());
-        let objects = match options {
-            Ok(options) => Cache::with_options(options, BySize, hasher, lifecycle),
-            // Only when items or weight are missing.
-            Err(_) => Cache::with(items, capacity, BySize, hasher, lifecycle),
-        };
         ObjectCache {
             store,
-            objects,
+            objects: Mutex::new(Recent::new(capacity)),
+            loading: Mutex::default(),
             hot: Semaphore::new(HOT_READS),
             cold: Semaphore::new(COLD_READS),
             hits: AtomicU64::new(0),
@@ -108,12 +91,18 @@ impl ObjectCache {
 
     /// Takes in an object that this broker has just written.
     pub fn insert(&self, object: Uuid, body: Vec<Bytes>) {
-        self.objects.insert(object, Arc::new(Object::written(body)));
+        self.keep(object, Arc::new(Object::written(body)));
+    }
+
+    fn keep(&self, id: Uuid, object: Arc<Object>) {
+        let evicted = self.objects.lock().insert(id, object);
+        // Not under the lock: megabytes go back to the allocator.
+        drop(evicted);
     }
 
     /// The object, if it is in memory.
     pub fn cached(&self, object: Uuid) -> Option<Arc<Object>> {
-        let found = self.objects.get(&object);
+        let found = self.objects.lock().get(object);
         if found.is_some() {
             self.hits.fetch_add(1, Relaxed);
         }
@@ -123,13 +112,14 @@ impl ObjectCache {
     /// The object, read from the store under `key` if need be, once for all who ask at the same time. `size` is
     /// what its coordinates say; an object of another size is corrupt.
     pub async fn load(&self, object: Uuid, key: &str, size: u64) -> Result<Arc<Object>, BlobError> {
-        let guard = match self.objects.get_value_or_guard_async(&object).await {
-            Ok(found) => {
-                self.hits.fetch_add(1, Relaxed);
-                return Ok(found);
-            }
-            Err(guard) => guard,
-        };
+        if let Some(found) = self.cached(object) {
+            return Ok(found);
+        }
+        let loading = Loading::begin(self, object);
+        let _turn = loading.turn.lock().await;
+        if let Some(found) = self.cached(object) {
+            return Ok(found);
+        }
         self.misses.fetch_add(1, Relaxed);
         let permit = self.hot.acquire().await;
         let bytes = self.store.get(key).await?;
@@ -139,8 +129,7 @@ impl ObjectCache {
             return Err(BlobError::Corrupt(text));
         }
         let found = Arc::new(Object::read(bytes));
-        // Refused only if the placeholder was replaced meanwhile: then the object is there already.
-        let _ = guard.insert(found.clone());
+        self.keep(object, found.clone());
         Ok(found)
     }
 
@@ -161,7 +150,7 @@ impl ObjectCache {
 
     /// Forgets an object whose bytes turned out to be wrong, so that the next reader asks the store again.
     pub fn forget(&self, object: Uuid) {
-        self.objects.remove(&object);
+        self.objects.lock().remove(object);
     }
 
     /// Counts by now.
@@ -169,7 +158,32 @@ impl ObjectCache {
         CacheStats {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
-            bytes: self.objects.weight(),
+            bytes: self.objects.lock().bytes(),
+        }
+    }
+}
+
+/// One who asks for an object that is not in memory. The last one to leave, whether it was served or cancelled, takes
+/// the entry away.
+struct Loading<'a> {
+    cache: &'a ObjectCache,
+    object: Uuid,
+    turn: Turn,
+}
+
+impl Loading<'_> {
+    fn begin(cache: &ObjectCache, object: Uuid) -> Loading<'_> {
+        let turn = cache.loading.lock().entry(object).or_default().clone();
+        Loading { cache, object, turn }
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        let mut loading = self.cache.loading.lock();
+        // This one's and the map's.
+        if Arc::strong_count(&self.turn) <= 2 {
+            loading.remove(&self.object);
         }
     }
 }

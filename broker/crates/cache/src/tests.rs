@@ -94,6 +94,24 @@ async fn the_cache_stays_within_its_size() {
 }
 
 #[tokio::test]
+async fn a_reader_that_gives_up_holds_nobody_up() {
+    let f = fixture(1 << 20);
+    let id = Uuid::from_u128(7);
+    f.store
+        .put("wal/x", vec![Bytes::from_static(b"ab")])
+        .await
+        .unwrap();
+    let permits = f.cache.hot.acquire_many(HOT_READS as u32).await.unwrap();
+    let mut first = Box::pin(f.cache.load(id, "wal/x", 2));
+    let mut second = Box::pin(f.cache.load(id, "wal/x", 2));
+    assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
+    drop(first);
+    drop(permits);
+    assert!(second.await.is_ok());
+    assert!(f.cache.loading.lock().is_empty());
+}
+
+#[tokio::test]
 async fn cold_reads_take_their_range_and_leave_the_cache_alone() {
     let f = fixture(1 << 20);
     f.store

@@ -21,6 +21,7 @@ mod offsets;
 mod record;
 mod service;
 mod settings;
+mod subscription;
 
 pub use service::GroupService;
 pub use settings::GroupSettings;

@@ -1,4 +1,4 @@
-//! OffsetCommit and OffsetFetch.
+//! OffsetCommit, OffsetFetch and OffsetDelete.
 
 use std::sync::Arc;
 
@@ -6,18 +6,22 @@ use coordinator::shard::{OffsetCommit, StoredOffset};
 use kafka_wire::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
+use kafka_wire::messages::offset_delete_response::{
+    OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
 use kafka_wire::messages::offset_fetch_response::{
     OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
 use kafka_wire::messages::{
-    OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse, TopicName,
+    OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest,
+    OffsetFetchResponse, TopicName,
 };
 use kafka_wire::{ResponseError, ResponseKind, StrBytes};
 use std::collections::BTreeMap;
 
 use crate::group::Group;
-use crate::service::{GroupService, code};
+use crate::service::{DELETED_AT_ONCE, GroupService, code};
 
 /// First version of OffsetFetch that asks for several groups.
 const FETCH_MANY: i16 = 8;
@@ -147,6 +151,50 @@ impl GroupService {
         Ok(ResponseKind::OffsetFetch(
             OffsetFetchResponse::default().with_groups(groups),
         ))
+    }
+
+    /// As in Kafka, the broker that was asked has seen to it that topics exist.
+    pub(crate) async fn offset_delete(&self, request: OffsetDeleteRequest) -> Answer {
+        let judged = self.with(&request.group_id, |state| {
+            let group = state.groups.get(request.group_id.as_str());
+            let group = group.ok_or(ResponseError::GroupIdNotFound)?;
+            let judge = |topic: &str| match group.check_delete(topic) {
+                Err(ResponseError::NonEmptyGroup) => Err(ResponseError::NonEmptyGroup),
+                other => Ok(other.err()),
+            };
+            request.topics.iter().map(|topic| judge(&topic.name)).collect()
+        })?;
+        let judged: Vec<Option<ResponseError>> = match judged {
+            Ok(judged) => judged,
+            Err(error) => {
+                let refused = OffsetDeleteResponse::default().with_error_code(error.code());
+                return Ok(ResponseKind::OffsetDelete(refused));
+            }
+        };
+        let mut gone = Vec::new();
+        let topics = request.topics.into_iter().zip(judged).map(|(topic, error)| {
+            let partitions = topic.partitions.iter().map(|partition| partition.partition_index);
+            if error.is_none() {
+                gone.extend(partitions.clone().map(|index| (topic.name.to_string(), index)));
+            }
+            let result = |index| {
+                OffsetDeleteResponsePartition::default()
+                    .with_partition_index(index)
+                    .with_error_code(kafka_wire::code(error))
+            };
+            let partitions = partitions.map(result).collect();
+            OffsetDeleteResponseTopic::default()
+                .with_name(topic.name)
+                .with_partitions(partitions)
+        });
+        let response = OffsetDeleteResponse::default().with_topics(topics.collect());
+        for some in gone.chunks(DELETED_AT_ONCE) {
+            self.shard
+                .delete_offsets(request.group_id.to_string(), some.to_vec())
+                .await
+                .map_err(|error| code(&error))?;
+        }
+        Ok(ResponseKind::OffsetDelete(response))
     }
 
     async fn offsets_of(

@@ -27,7 +27,7 @@ const GRAIN: Duration = Duration::from_millis(50);
 /// Kafka's `offsets.retention.check.interval.ms`.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(600);
 /// Offsets that go with one entry of the log.
-const EXPIRED_AT_ONCE: usize = 256;
+pub(crate) const DELETED_AT_ONCE: usize = 256;
 /// First version in which a member without an id is told one (KIP-394).
 const MEMBER_ID_REQUIRED: i16 = 4;
 /// First version in which the leader can be told not to assign anew (KIP-814).
@@ -82,6 +82,8 @@ pub(crate) fn code(error: &ReplicaError) -> ResponseError {
     match error {
         ReplicaError::Loading => ResponseError::CoordinatorLoadInProgress,
         ReplicaError::NotLeader => ResponseError::NotCoordinator,
+        // What clients may send is bounded so that it fits; see `record` and `offsets`.
+        ReplicaError::TooLarge { .. } => ResponseError::InvalidRequest,
         ReplicaError::Unavailable(_) => ResponseError::CoordinatorNotAvailable,
     }
 }
@@ -166,6 +168,7 @@ impl GroupService {
             RequestKind::LeaveGroup(request) => self.leave(version, request),
             RequestKind::OffsetCommit(request) => self.offset_commit(request).await,
             RequestKind::OffsetFetch(request) => self.offset_fetch(version, request).await,
+            RequestKind::OffsetDelete(request) => self.offset_delete(request).await,
             RequestKind::DescribeGroups(request) => self.describe(version, &request),
             RequestKind::ListGroups(request) => self.list(&request),
             RequestKind::DeleteGroups(request) => self.delete(request).await,
@@ -529,7 +532,7 @@ impl GroupService {
             self.delete_group(id, fits).await?;
         } else if !expired.is_empty() {
             let name = |offset: &StoredOffset| (offset.commit.topic.clone(), offset.commit.partition);
-            for some in expired.chunks(EXPIRED_AT_ONCE) {
+            for some in expired.chunks(DELETED_AT_ONCE) {
                 self.shard
                     .delete_offsets(id.to_owned(), some.iter().map(name).collect())
                     .await

@@ -17,12 +17,13 @@ use env::Env;
 use groups::{GroupService, GroupSettings};
 use kafka_wire::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_wire::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use kafka_wire::messages::offset_delete_request::{OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
 use kafka_wire::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use kafka_wire::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_wire::messages::{
     DeleteGroupsRequest, DescribeGroupsRequest, GroupId, HeartbeatRequest, JoinGroupRequest,
-    JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest,
-    SyncGroupRequest, TopicName,
+    JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest,
+    OffsetFetchRequest, SyncGroupRequest, TopicName,
 };
 use kafka_wire::{RequestKind, ResponseError, ResponseKind, StrBytes};
 use metalog::{MetadataLog, ObjectLog, Owner};
@@ -394,4 +395,43 @@ async fn only_groups_without_members_are_deleted() {
         (idle.error_code, idle.group_state.as_str()),
         (ResponseError::GroupIdNotFound.code(), "Dead")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn offsets_that_a_member_may_commit_again_are_not_deleted() {
+    let mut lab = Lab::new();
+    let groups = lab.open().await;
+    let id = member(&groups, "g").await;
+    assert_eq!(commit(&groups, "g", (&id, 1), 0..2, "").await, [0, 0]);
+    let delete = async |id: &str| {
+        let partition = OffsetDeleteRequestPartition::default().with_partition_index(0);
+        let topic = OffsetDeleteRequestTopic::default()
+            .with_name(TopicName(text("t")))
+            .with_partitions(vec![partition]);
+        let request = OffsetDeleteRequest::default()
+            .with_group_id(group(id))
+            .with_topics(vec![topic]);
+        match ask(&groups, 0, RequestKind::OffsetDelete(request)).await {
+            Ok(ResponseKind::OffsetDelete(response)) => (
+                response.error_code,
+                response
+                    .topics
+                    .first()
+                    .map(|topic| topic.partitions[0].error_code),
+            ),
+            other => panic!("{other:?}"),
+        }
+    };
+    let subscribed = ResponseError::GroupSubscribedToTopic.code();
+    assert_eq!(delete("g").await, (0, Some(subscribed)));
+    assert_eq!(
+        delete("missing").await,
+        (ResponseError::GroupIdNotFound.code(), None)
+    );
+    let request = LeaveGroupRequest::default()
+        .with_group_id(group("g"))
+        .with_member_id(text(&id));
+    ask(&groups, 2, RequestKind::LeaveGroup(request)).await.unwrap();
+    assert_eq!(delete("g").await, (0, Some(0)));
+    assert_eq!(committed(&groups, "g").await, [(1, 101, String::new())]);
 }

@@ -46,10 +46,19 @@ pub const SUPPORTED: &[ApiVersionRange] = &[
     row(ApiKey::InitProducerId, 0, 5),
     row(ApiKey::OffsetForLeaderEpoch, 2, 4),
     row(ApiKey::DescribeConfigs, 1, 4),
+    row(ApiKey::AlterConfigs, 0, 2),
+    row(ApiKey::DescribeLogDirs, 1, 4),
     row(ApiKey::CreatePartitions, 0, 3),
     row(ApiKey::DeleteGroups, 0, 2),
+    row(ApiKey::ElectLeaders, 0, 2),
     row(ApiKey::IncrementalAlterConfigs, 0, 1),
+    row(ApiKey::AlterPartitionReassignments, 0, 1),
+    row(ApiKey::ListPartitionReassignments, 0, 0),
+    row(ApiKey::OffsetDelete, 0, 0),
     row(ApiKey::DescribeCluster, 0, 2),
+    row(ApiKey::DescribeProducers, 0, 0),
+    row(ApiKey::ListConfigResources, 0, 1),
+    row(ApiKey::DescribeTopicPartitions, 0, 0),
 ];
 
 /// The versions served for an API; `None` when it is not served at all.

@@ -15,6 +15,7 @@ use kafka_wire::{ResponseError, ResponseKind};
 use types::Timestamp;
 
 use crate::record::{GroupRecord, MAX_ASSIGNMENTS, MAX_MEMBERS, MemberRecord, ProtocolRecord, VERSION};
+use crate::subscription;
 
 pub(crate) use join::{Join, refused as join_refused};
 pub(crate) use sync::{Sync, refused as sync_refused};
@@ -321,6 +322,22 @@ impl Group {
                 self.touch(member_id, now);
                 Ok(())
             }
+        }
+    }
+
+    /// May its offsets of `topic` be deleted? Not while a member may commit them again.
+    pub(crate) fn check_delete(&self, topic: &str) -> Result<(), ResponseError> {
+        let reads = |member: &Member| {
+            let mut said = member.protocols.iter();
+            said.any(|(_, metadata)| subscription::names(metadata.clone(), topic))
+        };
+        match self.protocol_type.as_deref() {
+            _ if self.members.is_empty() => Ok(()),
+            Some("consumer") if self.members.values().any(reads) => {
+                Err(ResponseError::GroupSubscribedToTopic)
+            }
+            Some("consumer") => Ok(()),
+            _ => Err(ResponseError::NonEmptyGroup),
         }
     }
 

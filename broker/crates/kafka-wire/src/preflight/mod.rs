@@ -43,6 +43,8 @@ enum Kind {
     Bytes,
     /// A struct in place.
     Struct(&'static [Field]),
+    /// A struct behind a byte that is 1 if there is one.
+    NullableStruct(&'static [Field]),
     /// An array: `size` is the memory of an element once decoded, in bytes.
     Array { element: &'static Kind, size: usize },
 }
@@ -112,6 +114,10 @@ impl Walker<'_> {
                 self.skip_nullable(len)
             }
             Kind::Struct(fields) => self.fields(fields),
+            Kind::NullableStruct(fields) => match self.array()? {
+                [1] => self.fields(fields),
+                _ => Ok(()),
+            },
             Kind::Array { element, size } => {
                 let count = self.length()?;
                 let Ok(elements) = usize::try_from(count) else {
@@ -174,6 +180,7 @@ impl Walker<'_> {
     fn min_size(&self, kind: &Kind) -> usize {
         let size = match kind {
             Kind::Fixed(size) => *size,
+            Kind::NullableStruct(_) => 1,
             Kind::String if !self.flexible => 2,
             Kind::String | Kind::Bytes | Kind::Array { .. } if self.flexible => 1,
             Kind::String | Kind::Bytes | Kind::Array { .. } => 4,

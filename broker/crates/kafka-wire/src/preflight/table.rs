@@ -9,6 +9,8 @@ use kafka_protocol::messages::{self as m, ApiKey};
 use super::{Field, Kind, Schema};
 
 const NEWEST: i16 = i16::MAX;
+/// No version is flexible.
+const NEVER: i16 = i16::MAX;
 
 const BOOL: Kind = Kind::Fixed(1);
 const I8: Kind = Kind::Fixed(1);
@@ -95,6 +97,15 @@ pub(super) static SCHEMAS: &[Schema] = &[
     schema(ApiKey::DeleteGroups, 2, DELETE_GROUPS),
     schema(ApiKey::IncrementalAlterConfigs, 1, INCREMENTAL_ALTER_CONFIGS),
     schema(ApiKey::DescribeCluster, 0, DESCRIBE_CLUSTER),
+    schema(ApiKey::AlterConfigs, 2, ALTER_CONFIGS),
+    schema(ApiKey::DescribeLogDirs, 2, DESCRIBE_LOG_DIRS),
+    schema(ApiKey::ElectLeaders, 2, ELECT_LEADERS),
+    schema(ApiKey::AlterPartitionReassignments, 0, ALTER_REASSIGNMENTS),
+    schema(ApiKey::ListPartitionReassignments, 0, LIST_REASSIGNMENTS),
+    schema(ApiKey::OffsetDelete, NEVER, OFFSET_DELETE),
+    schema(ApiKey::DescribeProducers, 0, DESCRIBE_PRODUCERS),
+    schema(ApiKey::ListConfigResources, 0, LIST_CONFIG_RESOURCES),
+    schema(ApiKey::DescribeTopicPartitions, 0, DESCRIBE_TOPIC_PARTITIONS),
 ];
 
 static PRODUCE: &[Field] = &[
@@ -362,3 +373,79 @@ static ALTER_RESOURCE: Kind = Kind::Struct(&[
 static ALTERABLE_CONFIG: Kind = Kind::Struct(&[all(STRING), all(I8), all(STRING)]);
 
 static DESCRIBE_CLUSTER: &[Field] = &[all(BOOL), from(1, I8), from(2, BOOL)];
+
+static ALTER_CONFIGS: &[Field] = &[
+    all(array::<m::alter_configs_request::AlterConfigsResource>(
+        &REPLACE_RESOURCE,
+    )),
+    all(BOOL), // validate only
+];
+static REPLACE_RESOURCE: Kind = Kind::Struct(&[
+    all(I8),
+    all(STRING),
+    all(array::<m::alter_configs_request::AlterableConfig>(&TOPIC_CONFIG)),
+]);
+
+/// A topic's name and numbers of partitions: what most requests of administrators are made of.
+static TOPIC_PARTITIONS: Kind = Kind::Struct(&[all(STRING), all(ints())]);
+
+static DESCRIBE_LOG_DIRS: &[Field] = &[all(
+    array::<m::describe_log_dirs_request::DescribableLogDirTopic>(&TOPIC_PARTITIONS),
+)];
+
+static ELECT_LEADERS: &[Field] = &[
+    from(1, I8), // election type
+    all(array::<m::elect_leaders_request::TopicPartitions>(
+        &TOPIC_PARTITIONS,
+    )),
+    all(I32), // timeout
+];
+
+static ALTER_REASSIGNMENTS: &[Field] = &[
+    all(I32),      // timeout
+    from(1, BOOL), // allow another replication factor
+    all(array::<m::alter_partition_reassignments_request::ReassignableTopic>(&REASSIGNED_TOPIC)),
+];
+static REASSIGNED_TOPIC: Kind = Kind::Struct(&[
+    all(STRING),
+    all(array::<
+        m::alter_partition_reassignments_request::ReassignablePartition,
+    >(&REASSIGNED_PARTITION)),
+]);
+static REASSIGNED_PARTITION: Kind = Kind::Struct(&[all(I32), all(ints())]);
+
+static LIST_REASSIGNMENTS: &[Field] = &[
+    all(I32), // timeout
+    all(array::<
+        m::list_partition_reassignments_request::ListPartitionReassignmentsTopics,
+    >(&TOPIC_PARTITIONS)),
+];
+
+static OFFSET_DELETE: &[Field] = &[
+    all(STRING), // group
+    all(array::<m::offset_delete_request::OffsetDeleteRequestTopic>(
+        &OFFSET_DELETE_TOPIC,
+    )),
+];
+static OFFSET_DELETE_TOPIC: Kind = Kind::Struct(&[
+    all(STRING),
+    all(array::<m::offset_delete_request::OffsetDeleteRequestPartition>(
+        &OFFSET_DELETE_PARTITION,
+    )),
+]);
+static OFFSET_DELETE_PARTITION: Kind = Kind::Struct(&[all(I32)]);
+
+static DESCRIBE_PRODUCERS: &[Field] = &[all(array::<m::describe_producers_request::TopicRequest>(
+    &TOPIC_PARTITIONS,
+))];
+
+static LIST_CONFIG_RESOURCES: &[Field] = &[from(1, array::<i8>(&Kind::Fixed(1)))];
+
+static DESCRIBE_TOPIC_PARTITIONS: &[Field] = &[
+    all(array::<m::describe_topic_partitions_request::TopicRequest>(
+        &DESCRIBED_TOPIC,
+    )),
+    all(I32), // limit
+    all(Kind::NullableStruct(&[all(STRING), all(I32)])),
+];
+static DESCRIBED_TOPIC: Kind = Kind::Struct(&[all(STRING)]);

@@ -67,6 +67,10 @@ impl Generator<'_> {
                 self.out.put_bytes(b'x', len);
             }
             Kind::Struct(fields) => self.fields(fields),
+            Kind::NullableStruct(fields) => {
+                self.out.put_u8(1);
+                self.fields(fields);
+            }
             Kind::Array { element, .. } => {
                 let count = self.rng.next_u32() as usize % 3 + 1;
                 self.length(count, false);

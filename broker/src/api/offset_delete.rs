@@ -1,0 +1,66 @@
+use std::collections::BTreeMap;
+
+use kafka_wire::ResponseError;
+use kafka_wire::messages::offset_delete_response::{
+    OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
+use kafka_wire::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
+
+use super::Api;
+use super::call::Call;
+use super::forward::GROUP;
+use super::topics;
+use crate::net::Answer;
+use crate::rpc::Destination;
+
+impl Api {
+    /// The group's shard deletes the offsets of those partitions that exist.
+    pub(super) async fn offset_delete(&self, call: Call, request: OffsetDeleteRequest) -> Answer {
+        let image = self.metadata.image();
+        let mut known = request.clone();
+        for topic in &mut known.topics {
+            let exists = |index| topics::exists(&image, &topic.name, index);
+            topic
+                .partitions
+                .retain(|partition| exists(partition.partition_index));
+        }
+        known.topics.retain(|topic| !topic.partitions.is_empty());
+        let mut answer = OffsetDeleteResponse::default();
+        if !known.topics.is_empty() {
+            let owner = Destination::Shard(image.group_shard(&request.group_id));
+            let deadline = self.env.instant() + GROUP;
+            answer = match self.ask(&call, owner, &known, call.version(), deadline).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    tracing::debug!(%error, "the owner of a group cannot be reached");
+                    answer.with_error_code(ResponseError::CoordinatorNotAvailable.code())
+                }
+            };
+        }
+        if answer.error_code != 0 {
+            return call.reply(answer.with_topics(Vec::new()));
+        }
+        let mut decided = BTreeMap::new();
+        for topic in &answer.topics {
+            for partition in &topic.partitions {
+                decided.insert(
+                    (topic.name.as_str(), partition.partition_index),
+                    partition.error_code,
+                );
+            }
+        }
+        let results = request.topics.iter().map(|topic| {
+            let partitions = topic.partitions.iter().map(|partition| {
+                let code = decided.get(&(topic.name.as_str(), partition.partition_index));
+                let unknown = ResponseError::UnknownTopicOrPartition.code();
+                OffsetDeleteResponsePartition::default()
+                    .with_partition_index(partition.partition_index)
+                    .with_error_code(code.copied().unwrap_or(unknown))
+            });
+            OffsetDeleteResponseTopic::default()
+                .with_name(topic.name.clone())
+                .with_partitions(partitions.collect())
+        });
+        call.reply(OffsetDeleteResponse::default().with_topics(results.collect()))
+    }
+}

@@ -1,0 +1,300 @@
+//! Fetch and pipelined Produce, as clients speak them.
+
+use blob::faults::{Decision, Fault, Faulty};
+use kafka_wire::messages::fetch_request::ForgottenTopic;
+
+use super::*;
+
+/// One request for several topics, each from an offset on.
+fn of_topics(topics: &[(&str, i64)], max_bytes: i32) -> FetchRequest {
+    let mut request = fetch("", 0, 0).with_max_bytes(max_bytes);
+    let topic = |(name, offset): &(&str, i64)| {
+        let partition = FetchPartition::default()
+            .with_fetch_offset(*offset)
+            .with_current_leader_epoch(-1)
+            .with_partition_max_bytes(1 << 20);
+        FetchTopic::default()
+            .with_topic(topic_name(name))
+            .with_partitions(vec![partition])
+    };
+    request.topics = topics.iter().map(topic).collect();
+    request
+}
+
+/// Topic, error and base offsets of each partition.
+fn told(response: &FetchResponse) -> Vec<(String, i16, Vec<i64>)> {
+    let partition = |topic: &kafka_wire::messages::fetch_response::FetchableTopicResponse| {
+        let partition = &topic.partitions[0];
+        let records = partition.records.clone().unwrap_or_default();
+        let offsets = batch::batches(&records).map(|batch| batch.unwrap().0.base_offset);
+        (topic.topic.to_string(), partition.error_code, offsets.collect())
+    };
+    response.responses.iter().map(partition).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_exact_and_each_partition_has_its_turn() {
+    let c = cluster().await;
+    let names = ["a", "b", "c"];
+    let (mut client, _) = c.with_topic(names[0]).await;
+    let batch = plain(10, c.now(), |_| {});
+    for name in names {
+        c.with_topic(name).await;
+        for _ in 0..4 {
+            assert_eq!(client.produce(name, 0, batch.clone(), -1).await.0, 0);
+        }
+    }
+    let size = i32::try_from(batch.len()).unwrap();
+    let all = names.map(|name| (name, 0));
+    let batches = |response: &FetchResponse| {
+        told(response)
+            .iter()
+            .map(|(.., found)| found.len())
+            .sum::<usize>()
+    };
+    for (limit, expected) in [
+        (12 * size, 12),
+        (5 * size, 5),
+        (2 * size, 2),
+        (2 * size - 1, 1),
+        (1, 1),
+        (0, 1),
+    ] {
+        let response = client.call(&of_topics(&all, limit), 12).await;
+        assert_eq!(batches(&response), expected, "within {limit} bytes");
+    }
+    let mut one_partition = fetch("a", 0, 0);
+    one_partition.topics[0].partitions[0].partition_max_bytes = 3 * size - 1;
+    assert_eq!(batches(&client.call(&one_partition, 12).await), 2);
+    let mut served: Vec<String> = Vec::new();
+    for _ in 0..names.len() {
+        let response = client.call(&of_topics(&all, size), 12).await;
+        let found = told(&response)
+            .into_iter()
+            .filter(|(.., found)| !found.is_empty());
+        served.extend(found.map(|(name, ..)| name));
+    }
+    served.sort_unstable();
+    assert_eq!(served, names);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_errs_leaves_the_others_alone() {
+    let c = cluster().await;
+    let (mut client, _) = c.with_topic("good").await;
+    c.with_topic("short").await;
+    for name in ["good", "short"] {
+        assert_eq!(client.produce(name, 0, plain(2, c.now(), |_| {}), -1).await.0, 0);
+    }
+    let topics = [("short", 3), ("absent", 0), ("good", 0), ("short", -5)];
+    // An error is told at once, however long the client would wait.
+    let request = of_topics(&topics, 1 << 20)
+        .with_max_wait_ms(60_000)
+        .with_min_bytes(1 << 20);
+    let start = c.env.instant();
+    let response = client.call(&request, 12).await;
+    assert!(c.env.instant() - start < SECOND);
+    let [range, absent] = [
+        ResponseError::OffsetOutOfRange,
+        ResponseError::UnknownTopicOrPartition,
+    ];
+    let expected = [
+        ("short".to_owned(), range.code(), vec![]),
+        ("absent".to_owned(), absent.code(), vec![]),
+        ("good".to_owned(), 0, vec![0]),
+        ("short".to_owned(), range.code(), vec![]),
+    ];
+    assert_eq!(told(&response), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_corrupt_batch_costs_its_partition_only() {
+    let c = cluster().await;
+    let (mut client, first) = c.with_topic("t").await;
+    let (_, second) = c.with_topic("u").await;
+    let mut request = produce("t", 0, plain(2, c.now(), |_| {}), -1);
+    request
+        .topic_data
+        .extend(produce("u", 0, plain(2, c.now(), |_| {}), -1).topic_data);
+    let response = client.call(&request, 9).await;
+    assert!(
+        response
+            .responses
+            .iter()
+            .all(|topic| topic.partition_responses[0].error_code == 0)
+    );
+    let objects = c.store.list(wal::PREFIX, None, 100).await.unwrap();
+    assert_eq!(objects.len(), 1, "batches of a request travel together");
+    // Objects are sorted by topic id: the last byte belongs to the higher one.
+    let mut bytes = c.store.get(&objects[0].key).await.unwrap().to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    c.store.put(&objects[0].key, vec![bytes.into()]).await.unwrap();
+    let c = c.reborn().await;
+    let mut client = c.client().await;
+    let corrupt = ResponseError::CorruptMessage.code();
+    let (t, u) = if first > second {
+        (corrupt, 0)
+    } else {
+        (0, corrupt)
+    };
+    let deadline = c.env.instant() + 60 * SECOND;
+    loop {
+        let response = client.call(&of_topics(&[("t", 0), ("u", 0)], 1 << 20), 12).await;
+        let told: Vec<_> = told(&response)
+            .into_iter()
+            .map(|(_, code, found)| (code, found.len()))
+            .collect();
+        if told == [(t, usize::from(t == 0)), (u, usize::from(u == 0))] {
+            break;
+        }
+        assert!(c.env.instant() < deadline, "still {told:?}");
+        c.env.sleep(SECOND).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_stable_offset_is_always_there() {
+    let c = cluster().await;
+    let (mut client, _) = c.with_topic("t").await;
+    for end in [0, 3] {
+        for committed in [0, 1] {
+            for offset in [0, end] {
+                let request = fetch("t", offset, 0).with_isolation_level(committed);
+                let response = client.call(&request, 12).await;
+                let partition = &response.responses[0].partitions[0];
+                assert_eq!(
+                    (partition.high_watermark, partition.last_stable_offset),
+                    (end, end)
+                );
+                assert_eq!(partition.aborted_transactions.is_some(), committed == 1);
+            }
+        }
+        client.produce("t", 0, plain(3, c.now(), |_| {}), -1).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_save_what_is_known_by_name_and_by_id() {
+    let c = cluster().await;
+    let (mut client, t) = c.with_topic("t").await;
+    let (_, u) = c.with_topic("u").await;
+    for (version, by_id) in [(7, false), (12, false), (13, true), (18, true)] {
+        let mut open = of_topics(&[("t", 0), ("u", 0)], 1 << 20).with_session_epoch(0);
+        open.topics[0].topic_id = t;
+        open.topics[1].topic_id = u;
+        open.topics[0].partitions[0].fetch_offset = client.offset("t", -1).await.1;
+        open.topics[1].partitions[0].fetch_offset = client.offset("u", -1).await.1;
+        let response = client.call(&open, version).await;
+        let id = response.session_id;
+        assert!(id > 0 && response.responses.len() == 2, "v{version}");
+        let next = |epoch| {
+            FetchRequest::default()
+                .with_min_bytes(1)
+                .with_max_bytes(1 << 20)
+                .with_session_id(id)
+                .with_session_epoch(epoch)
+        };
+        let response = client.call(&next(1), version).await;
+        assert_eq!(
+            (response.session_id, response.responses.len()),
+            (id, 0),
+            "v{version}"
+        );
+        // A fetch that waits is woken, and tells of the one partition.
+        client.send(&next(2).with_max_wait_ms(60_000), version).await;
+        let mut producer = c.client().await;
+        let offset = producer.produce("u", 0, plain(1, c.now(), |_| {}), -1).await.1;
+        let (_, response) = client.receive::<FetchRequest>(version).await;
+        assert_eq!(response.responses.len(), 1, "v{version}");
+        let topic = &response.responses[0];
+        let named = (topic.topic.as_str(), topic.topic_id);
+        assert_eq!(
+            named,
+            if by_id { ("", u) } else { ("u", Uuid::nil()) },
+            "v{version}"
+        );
+        assert_eq!(offsets_of(&response), [offset]);
+        let forgotten = ForgottenTopic::default()
+            .with_topic(topic_name("u"))
+            .with_topic_id(u)
+            .with_partitions(vec![0]);
+        let response = client
+            .call(&next(3).with_forgotten_topics_data(vec![forgotten]), version)
+            .await;
+        assert_eq!(response.responses.len(), 0, "v{version}");
+        let response = client.call(&next(3), version).await;
+        let error = ResponseError::InvalidFetchSessionEpoch;
+        assert_eq!(
+            (response.error_code, response.session_id),
+            (error.code(), 0),
+            "v{version}"
+        );
+        client.call(&next(-1), version).await;
+        let response = client.call(&next(4), version).await;
+        assert_eq!(
+            response.error_code,
+            ResponseError::FetchSessionIdNotFound.code(),
+            "v{version}"
+        );
+    }
+}
+
+/// Every WAL object takes `UPLOAD`, and nothing but the window makes a flush.
+async fn slow_cluster() -> Cluster {
+    let slow = |store, env: &Env| -> SharedStore {
+        let plan = |_, key: &str| Decision {
+            delay: if key.starts_with(wal::PREFIX) {
+                UPLOAD
+            } else {
+                Duration::ZERO
+            },
+            fault: Fault::None,
+        };
+        Arc::new(Faulty::new(store, env.clone(), Arc::new(plan)))
+    };
+    cluster_with(slow, |config| config.produce.puts_per_second = 0).await
+}
+
+const UPLOAD: Duration = Duration::from_millis(400);
+const WINDOW: Duration = Duration::from_millis(250);
+
+#[tokio::test(start_paused = true)]
+async fn five_requests_in_flight_take_the_time_of_one() {
+    let c = slow_cluster().await;
+    let (mut client, _) = c.with_topic("t").await;
+    let start = c.env.instant();
+    for sequence in 0..5 {
+        client
+            .send(&produce("t", 0, sequenced(5, sequence, 1, c.now()), -1), 9)
+            .await;
+    }
+    for offset in 0..5 {
+        let (id, response) = client.receive::<ProduceRequest>(9).await;
+        let partition = &response.responses[0].partition_responses[0];
+        assert_eq!((partition.error_code, partition.base_offset), (0, offset));
+        assert_eq!(id, client.next - 4 + i32::try_from(offset).unwrap());
+    }
+    assert!(c.env.instant() - start < 2 * (WINDOW + UPLOAD));
+    assert_eq!(c.store.list(wal::PREFIX, None, 100).await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_taken_while_earlier_ones_are_uploaded() {
+    let c = slow_cluster().await;
+    let (mut client, _) = c.with_topic("t").await;
+    let start = c.env.instant();
+    // One every 100 ms, each far longer on its way than that.
+    for sequence in 0..20 {
+        client
+            .send(&produce("t", 0, sequenced(5, sequence, 1, c.now()), -1), 9)
+            .await;
+        c.env.sleep(SECOND / 10).await;
+    }
+    for offset in 0..20 {
+        let (_, response) = client.receive::<ProduceRequest>(9).await;
+        let partition = &response.responses[0].partition_responses[0];
+        assert_eq!((partition.error_code, partition.base_offset), (0, offset));
+    }
+    // The last one waits for one window and one upload, not for those before it.
+    assert!(c.env.instant() - start < 2 * SECOND + 2 * (WINDOW + UPLOAD));
+}
