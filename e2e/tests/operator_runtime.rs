@@ -11,6 +11,7 @@
     reason = "tests"
 )]
 
+mod chart_support;
 #[path = "operator_support/kafka.rs"]
 mod kafka;
 mod operator_support;
@@ -18,7 +19,6 @@ mod operator_support;
 use std::time::{Duration, Instant};
 
 use crds::{DisklessCluster, DisklessTopic};
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps,
 };
@@ -107,55 +107,17 @@ async fn the_operator_waits_for_its_kinds_and_bears_objects_it_cannot_read() {
     assert!(clusters.get("bad").await.unwrap().finalizers().is_empty());
 }
 
-/// What the operator does and nothing else, in the form of a Role.
-fn rules() -> serde_json::Value {
-    json!([
-        {"apiGroups": ["diskless.dev"], "resources": ["disklessclusters"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": ["diskless.dev"], "resources": ["disklesstopics"], "verbs": ["get", "list", "watch", "patch"]},
-        {
-            "apiGroups": ["diskless.dev"],
-            "resources": ["disklessclusters/status", "disklesstopics/status"],
-            "verbs": ["patch"],
-        },
-        {"apiGroups": ["diskless.dev"], "resources": ["disklessclusters/finalizers"], "verbs": ["update"]},
-        {
-            "apiGroups": [""],
-            "resources": ["serviceaccounts", "services", "configmaps"],
-            "verbs": ["get", "list", "watch", "create", "patch", "delete"],
-        },
-        {
-            "apiGroups": ["policy"],
-            "resources": ["poddisruptionbudgets"],
-            "verbs": ["get", "list", "watch", "create", "patch", "delete"],
-        },
-        {
-            "apiGroups": ["apps"],
-            "resources": ["statefulsets"],
-            "verbs": ["get", "list", "watch", "create", "patch"],
-        },
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
-        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
-        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
-    ])
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_in_one_namespace_is_enough() {
     let plane = ControlPlane::start().await;
     plane.namespace("narrow").await;
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "operator"}, "rules": rules()});
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "operator"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"},
-        "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": "narrow"}],
-    });
-    apply(&plane.api::<Role>("narrow"), &role).await.unwrap();
-    apply(&plane.api::<RoleBinding>("narrow"), &binding)
-        .await
-        .unwrap();
+    // The chart's own Role, for a service account of the chart's name.
+    let values = json!({"rbac": {"scope": "namespace"}, "crds": {"install": false}});
+    let chart = chart_support::render("operator", "narrow", &values).unwrap();
+    let rights = chart
+        .split("\n---")
+        .filter(|object| object.contains("\nkind: Role\n") || object.contains("\nkind: RoleBinding\n"));
+    chart_support::kubectl_apply(&plane.server, &rights.collect::<Vec<_>>().join("\n---\n"));
 
     let text = std::fs::read_to_string(plane.server.kubeconfig()).unwrap();
     let mut kubeconfig: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -49,10 +49,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
-# The credentials that clusters refer to: that they are there, with their keys. Nothing of them is kept.
+# The credentials that clusters refer to: that they are there, with their keys. Nothing of them is kept. And the secret by
+# which the nodes of a cluster know each other: made once, never changed.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, create]
 # Whether a topic is deleted together with its namespace.
 - apiGroups: [""]
   resources: [namespaces]

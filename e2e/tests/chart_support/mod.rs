@@ -57,6 +57,13 @@ pub fn render(release: &str, namespace: &str, values: &Value) -> Result<String, 
     text(&output)
 }
 
+/// Creates the objects of `yaml`.
+pub fn kubectl_apply(server: &ApiServer, yaml: &str) {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(&file, yaml).expect("yaml");
+    run(server.kubectl().args(["apply", "-f"]).arg(file.path()));
+}
+
 /// Standard output of a command that ended well, the standard error of one that did not.
 pub fn text(output: &Output) -> Result<String, String> {
     if output.status.success() {

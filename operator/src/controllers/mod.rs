@@ -12,12 +12,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use kube::Resource;
 use kube::core::DeserializeGuard;
 use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller::Action;
 use kube::runtime::events::EventType;
 use kube::runtime::watcher;
+use kube::{Resource, ResourceExt};
 
 use crate::context::Context;
 use crate::metrics::Controller;
@@ -36,7 +36,7 @@ pub enum ReconcileError {
     #[error("the object cannot be read: {0}")]
     Undecodable(Box<InvalidObject>),
     /// The API server cannot be reached or refuses.
-    #[error("{action} failed: {source}")]
+    #[error("{action} failed: {}", words(.source))]
     Api {
         /// What was tried.
         action: &'static str,
@@ -57,6 +57,14 @@ pub enum ReconcileError {
 impl ReconcileError {
     fn api(action: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { action, source }
+    }
+}
+
+/// An error of the API server in its own words; the client's text repeats the whole Status object.
+fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
     }
 }
 
@@ -105,13 +113,15 @@ where
     }
 }
 
-/// Runs one reconcile of `namespace/name`, and counts and bounds it.
+/// Runs one reconcile of `object`, and counts and bounds it.
 async fn run(
     context: &Context,
     controller: Controller,
-    (namespace, name): (&str, &str),
+    object: &impl Resource,
     reconcile: impl Future<Output = Result<Action, ReconcileError>>,
 ) -> Result<Action, ReconcileError> {
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+    let (namespace, name) = (namespace.as_str(), name.as_str());
     context
         .metrics
         .reconcile_started(controller, namespace, name, context.seconds());
@@ -138,17 +148,34 @@ async fn run(
     result
 }
 
-/// When to try again after `error`.
+/// When to try `object` again after `error`.
 fn retry(
     context: &Context,
     controller: Controller,
-    (namespace, name): (&str, &str),
+    object: &impl Resource,
     error: &ReconcileError,
 ) -> Action {
+    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     tracing::warn!(?controller, namespace, name, %error, "reconcile failed");
     match error {
         // Only a write to the object can help, and that is watched.
         ReconcileError::Undecodable(_) => Action::await_change(),
-        _ => Action::requeue(context.failed(controller, namespace, name)),
+        _ => Action::requeue(context.failed(controller, &namespace, &name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_api_server_are_told_in_its_words() {
+        let status = kube::core::Status {
+            message: "services is forbidden".to_owned(),
+            code: 403,
+            ..Default::default()
+        };
+        let error = ReconcileError::api("reading")(kube::Error::Api(Box::new(status)));
+        assert_eq!(error.to_string(), "reading failed: services is forbidden");
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::{Eviction, PodDisruptionBudget};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::api::{
@@ -25,11 +25,12 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::build::{CLUSTER_LABEL, Objects};
+use super::build::{CLUSTER_LABEL, Objects, internal_secret};
 use super::observe::{SetState, observe};
 use super::rollout::{self, Step};
 use super::validate::ValidatedCluster;
 use crate::context::Context;
+use crate::controllers::words;
 use crate::metrics::Controller;
 
 /// What the watches have seen, by kind; only objects that carry the operator's label, and of most only the metadata:
@@ -104,6 +105,30 @@ impl Applier<'_> {
         failures
     }
 
+    /// Makes the Secret by which the nodes know each other, unless there is one, whoever made it. One that is there is
+    /// never written to.
+    ///
+    /// # Errors
+    /// The API server cannot be reached or refuses, in words.
+    pub async fn ensure_internal_secret(&self) -> Result<(), String> {
+        let name = internal_secret::name(&self.cluster.name);
+        let failed = |error: kube::Error| format!("secret {name}: {}", words(&error));
+        let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.cluster.namespace);
+        if api.get_metadata_opt(&name).await.map_err(failed)?.is_some() {
+            return Ok(());
+        }
+        let env = &self.context.env;
+        let value: String = (0..4).map(|_| format!("{:016x}", env.random_u64())).collect();
+        self.context.metrics.write(Controller::cluster, "Secret");
+        let secret = internal_secret::build(self.cluster, value);
+        match api.create(&PostParams::default(), &secret).await {
+            Ok(_) => Ok(()),
+            // Somebody was faster.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
     /// Applies the StatefulSets and returns them as they are then: what the watches show is older. With `hold`, those
     /// that exist are left as they are.
     pub async fn apply_sets(
@@ -153,11 +178,7 @@ impl Applier<'_> {
         let owned = match &observed {
             Some(object) => self.owns(object.meta()),
             // Not seen, or it does not carry our label: look before laying hands on it.
-            None => match api
-                .get_metadata_opt(&name)
-                .await
-                .map_err(|e| failed(e.to_string()))?
-            {
+            None => match api.get_metadata_opt(&name).await.map_err(|e| failed(words(&e)))? {
                 Some(object) => self.owns(&object.metadata),
                 None => true,
             },
@@ -191,7 +212,7 @@ impl Applier<'_> {
         let result = api
             .patch(&name, &params, &Patch::Apply(desired))
             .await
-            .map_err(|e| failed(e.to_string()))?;
+            .map_err(|e| failed(words(&e)))?;
         let record = Record {
             desired: wish,
             resource_version: result.resource_version(),
@@ -223,7 +244,7 @@ impl Applier<'_> {
         let namespace = &self.cluster.namespace;
         let sets: Api<StatefulSet> = Api::namespaced(self.context.client.clone(), namespace);
         let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
-        let failed = |error: kube::Error| format!("cannot look at the pods: {error}");
+        let failed = |error: kube::Error| format!("cannot look at the pods: {}", words(&error));
         let live_sets: Vec<_> = sets
             .list(&list)
             .await
@@ -279,7 +300,7 @@ impl Applier<'_> {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 429) => Ok(Some(Step::Wait(
                 format!("pod {name} cannot be evicted yet: {}", status.message),
             ))),
-            Err(error) => Err(format!("cannot evict pod {name}: {error}")),
+            Err(error) => Err(format!("cannot evict pod {name}: {}", words(&error))),
         }
     }
 
@@ -328,7 +349,7 @@ impl Applier<'_> {
             match api.delete(&name, &params).await {
                 Ok(_) => {}
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-                Err(error) => failures.push(format!("{} {name}: {error}", kind.to_lowercase())),
+                Err(error) => failures.push(format!("{} {name}: {}", kind.to_lowercase(), words(&error))),
             }
         }
         failures

@@ -5,6 +5,7 @@ use kube::Api;
 
 use super::validate::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, ValidatedCluster};
 use crate::context::Context;
+use crate::controllers::words;
 
 /// State of the credentials of the object store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub async fn credentials(context: &Context, cluster: &ValidatedCluster) -> Crede
     let api: Api<Secret> = Api::namespaced(context.client.clone(), &cluster.namespace);
     match api.get_opt(name).await {
         Ok(secret) => complete(name, secret.as_ref()),
-        Err(error) => Credentials::Unreadable(format!("secret {name} cannot be read: {error}")),
+        Err(error) => Credentials::Unreadable(format!("secret {name} cannot be read: {}", words(&error))),
     }
 }
 

@@ -16,7 +16,6 @@ use std::time::Duration;
 use crds::{DisklessCluster, DisklessClusterStatus};
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::{DeserializeGuard, PartialObjectMeta};
@@ -28,7 +27,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use self::apply::{Applied, Applier, Stores};
-use self::build::{CLUSTER_LABEL, MANAGED_BY};
+use self::build::{CLUSTER_LABEL, MANAGED_BY, internal_secret};
 use self::dereference::Credentials;
 use self::observe::SetState;
 use self::rollout::Step;
@@ -68,12 +67,13 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
             Default::default(),
         );
 
-    let (service_accounts, service_account_events) = owned::<PartialObjectMeta<ServiceAccount>>(&context);
-    let (services, service_events) = owned::<PartialObjectMeta<Service>>(&context);
-    let (config_maps, config_map_events) = owned::<PartialObjectMeta<ConfigMap>>(&context);
-    let (disruption_budgets, budget_events) = owned::<PartialObjectMeta<PodDisruptionBudget>>(&context);
-    let (stateful_sets, stateful_set_events) = owned::<StatefulSet>(&context);
-    let (pods, pod_events) = owned::<Pod>(&context);
+    let (service_accounts, service_account_events) =
+        owned::<PartialObjectMeta<ServiceAccount>>(&context, bare);
+    let (services, service_events) = owned::<PartialObjectMeta<Service>>(&context, bare);
+    let (config_maps, config_map_events) = owned::<PartialObjectMeta<ConfigMap>>(&context, bare);
+    let (disruption_budgets, budget_events) = owned::<PartialObjectMeta<PodDisruptionBudget>>(&context, bare);
+    let (stateful_sets, stateful_set_events) = owned(&context, observe::slim_stateful_set);
+    let (pods, pod_events) = owned(&context, observe::slim_pod);
     let stores = Stores {
         service_accounts,
         services,
@@ -108,20 +108,12 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
         })
         .graceful_shutdown_on(shutdown)
         .run(
-            |cluster, context| async move {
-                let key = (cluster.namespace().unwrap_or_default(), cluster.name_any());
-                let work = reconcile(&cluster, &context);
-                super::run(
-                    &context.context,
-                    Controller::cluster,
-                    (&key.0, &key.1),
-                    Box::pin(work),
-                )
-                .await
+            |cluster, state| async move {
+                let work = Box::pin(reconcile(&cluster, &state));
+                super::run(&state.context, Controller::cluster, cluster.as_ref(), work).await
             },
-            |cluster, error, context| {
-                let key = (cluster.namespace().unwrap_or_default(), cluster.name_any());
-                super::retry(&context.context, Controller::cluster, (&key.0, &key.1), error)
+            |cluster, error, state| {
+                super::retry(&state.context, Controller::cluster, cluster.as_ref(), error)
             },
             Arc::new(ClusterContext {
                 context,
@@ -133,9 +125,10 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
         .await;
 }
 
-/// A store of what the operator has made of a kind, and the stream that fills it.
+/// A store of what the operator has made of a kind, each without what `slim` takes off, and the stream that fills it.
 fn owned<K>(
     context: &Context,
+    slim: fn(&mut K),
 ) -> (
     Store<K>,
     impl Stream<Item = Result<K, watcher::Error>> + Send + use<K>,
@@ -154,6 +147,13 @@ where
     (store, stream)
 }
 
+/// Leaves who an object is, whose it is and its version.
+fn bare<K: Resource>(object: &mut K) {
+    slim(object);
+    let meta = object.meta_mut();
+    (meta.labels, meta.annotations) = (None, None);
+}
+
 fn cluster_of(pod: &Pod) -> Option<ObjectRef<Guarded>> {
     let name = pod.labels().get(CLUSTER_LABEL)?;
     Some(ObjectRef::new(name).within(&pod.namespace()?))
@@ -164,6 +164,9 @@ fn clusters_with_secret(
     secret: &PartialObjectMeta<Secret>,
 ) -> Vec<ObjectRef<Guarded>> {
     let names = |cluster: &DisklessCluster| {
+        if secret.name_any() == internal_secret::name(&cluster.name_any()) {
+            return true;
+        }
         let credentials = cluster.spec.object_store.credentials.as_ref();
         credentials.is_some_and(|credentials| credentials.secret_ref.name == secret.name_any())
     };
@@ -216,6 +219,7 @@ async fn reconcile(guarded: &Guarded, state: &ClusterContext) -> Result<Action, 
         applied: &state.applied,
     };
     let mut failures = applier.apply_all(&objects).await;
+    failures.extend(applier.ensure_internal_secret().await.err());
     // Pods that run keep the credentials they have. One that is replaced now could not start.
     let hold = matches!(credentials, Credentials::Missing(_));
     let planned = match &credentials {

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
+use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt;
 
-use super::build::Set;
+use super::build::{CLUSTER_LABEL, Set};
 use super::validate::ValidatedCluster;
+
+/// Label with the revision of a StatefulSet that a pod was made from.
+const REVISION_LABEL: &str = "controller-revision-hash";
 
 /// One StatefulSet of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub struct Current {
     pub pods: i32,
     /// Ready pods.
     pub ready: i32,
+    /// Pods that have been ready for `spec.minReadySeconds`.
+    pub available: i32,
     /// Pods of [`Current::update_revision`].
     pub updated: i32,
 }
@@ -124,6 +129,44 @@ impl SetState {
     }
 }
 
+/// Takes off a StatefulSet what [`observe`] does not look at.
+pub fn slim_stateful_set(set: &mut StatefulSet) {
+    let meta = &mut set.metadata;
+    (meta.managed_fields, meta.labels, meta.annotations) = (None, None, None);
+    set.spec = StatefulSetSpec {
+        replicas: set.spec.replicas,
+        ..Default::default()
+    };
+}
+
+/// Takes off a pod what [`observe`] does not look at: most of it.
+pub fn slim_pod(pod: &mut Pod) {
+    let meta = &mut pod.metadata;
+    (meta.managed_fields, meta.annotations) = (None, None);
+    if let Some(labels) = &mut meta.labels {
+        labels.retain(|key, _| key == CLUSTER_LABEL || key == REVISION_LABEL);
+    }
+    pod.spec = None;
+    let Some(status) = pod.status.take() else { return };
+    let mut conditions = status.conditions;
+    if let Some(conditions) = &mut conditions {
+        conditions.retain(|condition| ["Ready", "PodScheduled"].contains(&condition.type_.as_str()));
+    }
+    let container = |container: ContainerStatus| ContainerStatus {
+        name: container.name,
+        image: container.image,
+        state: container.state,
+        last_state: container.last_state,
+        ..Default::default()
+    };
+    let containers = status.container_statuses.into_iter().flatten().map(container);
+    pod.status = Some(PodStatus {
+        conditions,
+        container_statuses: Some(containers.collect()),
+        ..Default::default()
+    });
+}
+
 /// All StatefulSets of the cluster in the order of a rollout.
 pub fn observe(cluster: &ValidatedCluster, sets: &[Arc<StatefulSet>], pods: &[Arc<Pod>]) -> Vec<SetState> {
     let state = |set: Set<'_>| {
@@ -150,6 +193,7 @@ fn current(object: &StatefulSet) -> Current {
         update_revision: status.update_revision.unwrap_or_default(),
         pods: status.replicas,
         ready: status.ready_replicas.unwrap_or(0),
+        available: status.available_replicas.unwrap_or(0),
         updated: status.updated_replicas.unwrap_or(0),
     }
 }
@@ -186,11 +230,7 @@ fn pod_state(pod: &Pod) -> Option<PodState> {
         uid: pod.uid().unwrap_or_default(),
         ready,
         terminating: pod.metadata.deletion_timestamp.is_some(),
-        revision: pod
-            .labels()
-            .get("controller-revision-hash")
-            .cloned()
-            .unwrap_or_default(),
+        revision: pod.labels().get(REVISION_LABEL).cloned().unwrap_or_default(),
         trouble: if ready { None } else { trouble(&name, pod) },
         name,
     })
@@ -312,8 +352,12 @@ mod tests {
             },
             "status": status,
         });
-        let pods = [Arc::new(serde_json::from_value(object).unwrap())];
-        pods_of("demo-a", &pods).remove(0)
+        let whole: Pod = serde_json::from_value(object).unwrap();
+        let mut slim = whole.clone();
+        slim_pod(&mut slim);
+        let [seen, slim] = [whole, slim].map(|pod| pods_of("demo-a", &[Arc::new(pod)]).remove(0));
+        assert_eq!(seen, slim, "what is taken off is not looked at");
+        seen
     }
 
     fn container(state: Value, last_state: Value) -> Value {

@@ -7,7 +7,7 @@
 //!                                 └── otherwise ──────────────▶ wait
 //! ```
 //!
-//! So at most one pod is missing on purpose at any moment over all sets, a bad image stops at the first pod it breaks,
+//! A broker that came back counts after its set's `minReadySeconds`. So at most one pod is missing on purpose at any moment over all sets, a bad image stops at the first pod it breaks,
 //! and the way back starts with that pod. Growth is not a disruption and needs no permission.
 
 use super::observe::{PodState, SetState};
@@ -131,6 +131,13 @@ fn obstacle(sets: &[SetState], leaving: Option<&str>) -> Option<String> {
                 None => format!("pod {} is not ready", pod.name),
             });
         }
+        let ready = set.pods.iter().filter(|pod| pod.ready).count();
+        if usize::try_from(current.available).unwrap_or(0) < ready {
+            return Some(format!(
+                "a pod of statefulset {} came back only just now, clients still have to find it",
+                set.name
+            ));
+        }
         let wanted = current.replicas.max(set.desired);
         let there = i32::try_from(set.pods.len()).unwrap_or(i32::MAX);
         (there != wanted).then(|| format!("statefulset {} has {there} of {wanted} pods", set.name))
@@ -173,6 +180,7 @@ mod tests {
                 settled: true,
                 update_revision: new.to_owned(),
                 ready: replicas,
+                available: replicas,
                 updated,
                 pods: replicas,
             }),
@@ -187,6 +195,19 @@ mod tests {
             pod: name.to_owned(),
             uid: format!("uid-{name}"),
         }
+    }
+
+    #[test]
+    fn the_next_broker_leaves_only_when_clients_can_find_the_last_one_again() {
+        let mut sets = vec![set("demo-a", 1, 1, "2", "2"), set("demo-b", 1, 1, "1", "2")];
+        if let Some(current) = &mut sets[0].current {
+            current.available = 0;
+        }
+        assert!(matches!(next(&sets), Step::Wait(why) if why.contains("statefulset demo-a")));
+        if let Some(current) = &mut sets[0].current {
+            current.available = 1;
+        }
+        assert_eq!(next(&sets), replaces("demo-b-0"));
     }
 
     #[test]

@@ -250,6 +250,7 @@ mod tests {
                 update_revision: "2".to_owned(),
                 pods: 2,
                 ready,
+                available: ready,
                 updated,
             }),
             pods: vec![],

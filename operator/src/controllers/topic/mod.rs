@@ -73,21 +73,11 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
         .watches_stream(logged(cluster_events), move |cluster| topics_of(&named, &cluster))
         .graceful_shutdown_on(shutdown)
         .run(
-            |topic, context| async move {
-                let key = (topic.namespace().unwrap_or_default(), topic.name_any());
-                let work = reconcile(&topic, &context);
-                super::run(
-                    &context.context,
-                    Controller::topic,
-                    (&key.0, &key.1),
-                    Box::pin(work),
-                )
-                .await
+            |topic, state| async move {
+                let work = Box::pin(reconcile(&topic, &state));
+                super::run(&state.context, Controller::topic, topic.as_ref(), work).await
             },
-            |topic, error, context| {
-                let key = (topic.namespace().unwrap_or_default(), topic.name_any());
-                super::retry(&context.context, Controller::topic, (&key.0, &key.1), error)
-            },
+            |topic, error, state| super::retry(&state.context, Controller::topic, topic.as_ref(), error),
             Arc::new(TopicContext {
                 context,
                 topics,

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use toml::{Table, Value};
 
 use super::super::validate::ValidatedCluster;
-use super::{ADMIN_PORT, INTERNAL_PORT, KAFKA_PORT, Set, zone_port};
+use super::{ADMIN_PORT, INTERNAL_PORT, KAFKA_PORT, Set, internal_secret, zone_port};
 
 /// Key of the one file in the ConfigMap.
 pub const FILE: &str = "diskless.toml";
@@ -47,7 +47,8 @@ fn toml(cluster: &ValidatedCluster, set: Set<'_>) -> String {
     let mut file = Table::new();
     match set {
         Set::Coordinators => {
-            // Which zone the scheduler picks is not known here. No zone of brokers can have this name.
+            // Which zone the scheduler picks is not known here: the pod learns it. This is for a pod that does not; no
+            // zone of brokers can have this name.
             node.insert("zone".to_owned(), "coordinators".into());
             let partitions = cluster.coordinators.metadata_partitions;
             file.insert(
@@ -83,9 +84,17 @@ fn toml(cluster: &ValidatedCluster, set: Set<'_>) -> String {
     }
     file.insert("node".to_owned(), node.into());
     file.insert("object_store".to_owned(), store.into());
-    let listen = |port: i32| Value::from(table([("host", "0.0.0.0".into()), ("port", port.into())]));
-    file.insert("internal".to_owned(), listen(INTERNAL_PORT));
-    file.insert("admin".to_owned(), listen(ADMIN_PORT));
+    let internal = [
+        ("host", "0.0.0.0".into()),
+        ("port", INTERNAL_PORT.into()),
+        (
+            "secret_file",
+            format!("{}/{}", internal_secret::DIR, internal_secret::KEY).into(),
+        ),
+    ];
+    file.insert("internal".to_owned(), table(internal).into());
+    let admin = [("host", "0.0.0.0".into()), ("port", ADMIN_PORT.into())];
+    file.insert("admin".to_owned(), table(admin).into());
     file.insert("log".to_owned(), table([("format", "json".into())]).into());
     file.to_string()
 }

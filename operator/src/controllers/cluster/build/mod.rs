@@ -6,10 +6,12 @@
 //! ├─ demo-coordinator (StatefulSet) ── demo-coordinators (headless Service, PodDisruptionBudget)
 //! ├─ demo-a, demo-b, … (StatefulSets) ─ demo-brokers (headless Service, PodDisruptionBudget)
 //! ├─ demo-<set>-<hash> (ConfigMap of each StatefulSet)
+//! ├─ demo-internal (Secret, made once)
 //! └─ demo-bootstrap, demo-a-bootstrap, … (Services)
 //! ```
 
 pub mod config_map;
+pub mod internal_secret;
 pub mod pdb;
 pub mod service;
 pub mod service_account;

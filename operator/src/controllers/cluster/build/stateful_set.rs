@@ -15,11 +15,14 @@ use kube::api::ObjectMeta;
 
 use super::super::validate::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, ValidatedCluster};
 use super::config_map::{CREDENTIALS_DIR, DATA_DIR, FILE};
-use super::{ADMIN_PORT, INTERNAL_PORT, KAFKA_PORT, MANAGED_BY, Set, zone_port};
+use super::{ADMIN_PORT, INTERNAL_PORT, KAFKA_PORT, MANAGED_BY, Set, internal_secret, zone_port};
 
 const CONFIG_DIR: &str = "/etc/diskless/config";
 const HOSTNAME_KEY: &str = "kubernetes.io/hostname";
 const ZONE_KEY: &str = "topology.kubernetes.io/zone";
+/// A roll waits this long after a broker is ready. Clients learn its new address by DNS, which is cached (5 s in a cluster's
+/// usual DNS, RFC 1034 TTL and negative answers alike), and librdkafka gives up when all brokers it ever spoke to are unreachable at once.
+const BROKER_MIN_READY_SECONDS: i32 = 10;
 /// User and group of the image.
 const USER: i64 = 65532;
 
@@ -42,6 +45,7 @@ pub fn build(cluster: &ValidatedCluster, set: Set<'_>, config: &ConfigMap) -> St
                 type_: Some("OnDelete".to_owned()),
                 rolling_update: None,
             }),
+            min_ready_seconds: matches!(set, Set::Brokers(..)).then_some(BROKER_MIN_READY_SECONDS),
             revision_history_limit: Some(3),
             selector: LabelSelector {
                 match_labels: Some(selector),
@@ -146,6 +150,7 @@ fn container(cluster: &ValidatedCluster, set: Set<'_>) -> Container {
         mount("config", CONFIG_DIR, true),
         mount("data", DATA_DIR, false),
         mount("tmp", "/tmp", false),
+        mount("internal", internal_secret::DIR, true),
     ];
     if cluster.object_store.credentials_secret.is_some() {
         mounts.push(mount("credentials", CREDENTIALS_DIR, true));
@@ -211,9 +216,12 @@ fn environment(cluster: &ValidatedCluster, set: Set<'_>) -> Vec<EnvVar> {
         ),
         value("DISKLESS_INTERNAL__ADVERTISED_HOST", host.clone()),
     ];
-    if let Set::Brokers(..) = set {
-        environment.push(value("DISKLESS_LISTENERS__ADVERTISED_HOST", host));
-    }
+    environment.push(match set {
+        Set::Brokers(..) => value("DISKLESS_LISTENERS__ADVERTISED_HOST", host),
+        // The label of the node that the scheduler has picked; Kubernetes before 1.35 does not copy it to the pod, and
+        // what the configuration file says holds.
+        Set::Coordinators => field("DISKLESS_NODE__ZONE", &format!("metadata.labels['{ZONE_KEY}']")),
+    });
     environment
 }
 
@@ -240,22 +248,25 @@ fn volumes(cluster: &ValidatedCluster, config: &ConfigMap) -> Vec<Volume> {
         path: key.to_owned(),
         ..Default::default()
     };
-    volumes.extend(
-        cluster
-            .object_store
-            .credentials_secret
-            .as_ref()
-            .map(|secret| Volume {
-                name: "credentials".to_owned(),
-                secret: Some(SecretVolumeSource {
-                    secret_name: Some(secret.clone()),
-                    items: Some(vec![key(ACCESS_KEY_ID), key(SECRET_ACCESS_KEY)]),
-                    default_mode: Some(0o440),
-                    ..Default::default()
-                }),
-                ..Default::default()
-            }),
-    );
+    let secret = |name: &str, secret: String, items: Vec<KeyToPath>| Volume {
+        name: name.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(secret),
+            items: Some(items),
+            default_mode: Some(0o440),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    volumes.push(secret(
+        "internal",
+        internal_secret::name(&cluster.name),
+        vec![key(internal_secret::KEY)],
+    ));
+    if let Some(name) = &cluster.object_store.credentials_secret {
+        let keys = vec![key(ACCESS_KEY_ID), key(SECRET_ACCESS_KEY)];
+        volumes.push(secret("credentials", name.clone(), keys));
+    }
     volumes
 }
 
