@@ -4,6 +4,7 @@
 
 pub mod admin;
 pub mod api;
+pub mod auth;
 pub mod config;
 pub mod controller_host;
 pub mod coordinator_host;
@@ -13,6 +14,7 @@ pub mod membership;
 pub mod metadata;
 pub mod metrics;
 pub mod net;
+pub mod orphans;
 pub mod produce;
 pub mod rpc;
 pub mod server;

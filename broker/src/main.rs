@@ -1,5 +1,6 @@
 //! The command line: configuration, the runtime, signals.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,6 +16,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+// Deliberate bugs belong to the simulation: no broker is built with them.
+const _: () = assert!(!env::HAS_MUTATIONS);
 
 /// How long a node waits at its start for a store that does not answer yet.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -37,6 +41,15 @@ enum Command {
         /// TOML file; every key can also be given as DISKLESS_<SECTION>__<KEY>.
         #[arg(long)]
         config: PathBuf,
+    },
+    /// Look for objects that no part of the cluster knows, left behind by brokers that died. Changes nothing by itself.
+    Orphans {
+        /// The configuration of a node of the cluster.
+        #[arg(long)]
+        config: PathBuf,
+        /// Have them deleted, after the grace period.
+        #[arg(long)]
+        delete: bool,
     },
     /// A whole Kafka in one process, on localhost.
     Dev {
@@ -63,9 +76,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// What is done with a configuration.
+enum Task {
+    Serve { dev: bool },
+    Orphans { delete: bool },
+}
+
 fn run(command: Command) -> anyhow::Result<()> {
-    let (config, dev) = match command {
-        Command::Serve { config } => (Config::load(&config)?, false),
+    let (mut config, task) = match command {
+        Command::Serve { config } => (Config::load(&config)?, Task::Serve { dev: false }),
+        Command::Orphans { config, delete } => (Config::load(&config)?, Task::Orphans { delete }),
         Command::Dev {
             data,
             port,
@@ -73,9 +93,16 @@ fn run(command: Command) -> anyhow::Result<()> {
         } => {
             let data = std::path::absolute(&data).with_context(|| format!("--data {}", data.display()))?;
             std::fs::create_dir_all(&data).with_context(|| format!("--data {}", data.display()))?;
-            (Config::dev(&data, port, object_store.as_deref()), true)
+            (
+                Config::dev(&data, port, object_store.as_deref()),
+                Task::Serve { dev: true },
+            )
         }
     };
+    if matches!(task, Task::Orphans { .. }) {
+        // The answer is for people to read.
+        config.log.level = "warn".to_owned();
+    }
     telemetry::start(&config.log)?;
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
@@ -84,7 +111,18 @@ fn run(command: Command) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("no runtime")?;
-    runtime.block_on(serve(config, dev))
+    match task {
+        Task::Serve { dev } => runtime.block_on(serve(config, dev)),
+        Task::Orphans { delete } => runtime.block_on(orphans(config, delete)),
+    }
+}
+
+async fn orphans(config: Config, delete: bool) -> anyhow::Result<()> {
+    let env = Env::production();
+    let store = &config.object_store;
+    let opened = blob::open(&store.url, store.credentials_dir.as_deref(), env.clone()).await?;
+    let text = broker::orphans::command::run(&env, &config, opened.store, delete).await?;
+    writeln!(std::io::stdout(), "{text}").context("cannot write to standard output")
 }
 
 async fn serve(config: Config, dev: bool) -> anyhow::Result<()> {

@@ -66,6 +66,10 @@ pub struct Metrics {
     pub upload_failures: Counter,
     /// Commits without an answer.
     pub commit_failures: Counter,
+    /// Second uploads of what took long.
+    pub upload_hedges: Counter,
+    /// Those that ended first.
+    pub upload_hedges_won: Counter,
 }
 
 impl Default for Metrics {
@@ -101,6 +105,8 @@ impl Default for Metrics {
             commit_latency: latency(),
             upload_failures: Counter::default(),
             commit_failures: Counter::default(),
+            upload_hedges: Counter::default(),
+            upload_hedges_won: Counter::default(),
             registry: Mutex::new(Registry::default()),
         };
         metrics.register(&mut registry);
@@ -136,6 +142,15 @@ fn name(key: ApiKey) -> &'static str {
         ApiKey::DeleteGroups => "DeleteGroups",
         ApiKey::IncrementalAlterConfigs => "IncrementalAlterConfigs",
         ApiKey::DescribeCluster => "DescribeCluster",
+        ApiKey::AlterConfigs => "AlterConfigs",
+        ApiKey::DescribeLogDirs => "DescribeLogDirs",
+        ApiKey::ElectLeaders => "ElectLeaders",
+        ApiKey::AlterPartitionReassignments => "AlterPartitionReassignments",
+        ApiKey::ListPartitionReassignments => "ListPartitionReassignments",
+        ApiKey::OffsetDelete => "OffsetDelete",
+        ApiKey::DescribeProducers => "DescribeProducers",
+        ApiKey::ListConfigResources => "ListConfigResources",
+        ApiKey::DescribeTopicPartitions => "DescribeTopicPartitions",
         _ => "other",
     }
 }
@@ -173,6 +188,16 @@ impl Metrics {
                 "commit_failures",
                 "Commits of WAL objects without an answer",
                 &self.commit_failures,
+            ),
+            (
+                "upload_hedges",
+                "Second uploads of WAL objects that took long",
+                &self.upload_hedges,
+            ),
+            (
+                "upload_hedges_won",
+                "Second uploads that ended before the first",
+                &self.upload_hedges_won,
             ),
         ];
         for (name, help, counter) in counters {

@@ -9,24 +9,25 @@ use cache::ObjectCache;
 use cluster::Settings;
 use cluster::image::ZonePort;
 use cluster::protocol::HeartbeatRequest;
-use coordinator::shard::JobOptions;
 use env::{Env, JoinHandle};
 use groups::GroupSettings;
-use metalog::{MetadataLog, ObjectLog, Owner};
+use metalog::{Database, LogError, Logs, Owner};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Health};
 use crate::api::{Api, Services};
+use crate::auth::ClusterSecret;
 use crate::config::{Config, Role};
 use crate::controller_host::ControllerHost;
-use crate::coordinator_host::{CoordinatorHost, Parts};
+use crate::coordinator_host::{CoordinatorHost, LoadCollector, Parts};
 use crate::fetch::{Fetcher, Objects, Windows, follow};
 use crate::internal::Internal;
 use crate::membership::{Coordination, Membership, Stage};
 use crate::metadata::{Metadata, metadata};
 use crate::metrics::{CacheCollector, Metrics};
 use crate::net::{self, Net, frames::MemoryBudget};
+use crate::orphans::{self, Scanner};
 use crate::produce::Producer;
 use crate::rpc::{self, Coordinators, Handler, Pool};
 
@@ -34,9 +35,15 @@ use crate::rpc::{self, Coordinators, Handler, Pool};
 const NOTICED: Duration = Duration::from_secs(3);
 /// A shard that has not moved for so long stays.
 const MOVING: Duration = Duration::from_millis(800);
+/// What is led here ends in good order within this time, or as after a kill: the object store may not answer.
+const GOODBYE: Duration = Duration::from_secs(5);
 /// How long it waits for what it has taken in.
 const FLUSH: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
+/// A database that does not answer when the node starts is waited for so long,
+const DATABASE: Duration = Duration::from_secs(20);
+/// with this pause between two tries.
+const DATABASE_PAUSE: Duration = Duration::from_millis(500);
 
 /// A running node.
 pub struct Node {
@@ -62,7 +69,11 @@ impl Node {
     pub async fn start(env: Env, config: Config, store: SharedStore) -> anyhow::Result<Node> {
         let id = config.node.node_id();
         let metrics = Arc::new(Metrics::default());
-        let pool = Pool::new(env.clone());
+        let secret = Arc::new(match &config.internal.secret_file {
+            Some(file) => ClusterSecret::read(file)?,
+            None => ClusterSecret::random(&env),
+        });
+        let pool = Pool::new(env.clone(), secret.clone());
         let (metadata_writer, metadata) = metadata();
         let coordinators = Coordinators::new(env.clone(), metadata.clone(), pool.clone());
 
@@ -77,12 +88,8 @@ impl Node {
             incarnation: env.uuid(),
             address: internal.clone(),
         };
-        let cluster_log: Arc<dyn MetadataLog> = Arc::new(ObjectLog::new(
-            store.clone(),
-            "cluster",
-            metalog::Options::default(),
-            env.clone(),
-        ));
+        let logs = open_logs(&env, &config, store.clone()).await?;
+        let cluster_log = logs.log("cluster");
 
         let coordination = config.has(Role::Coordinator).then(|| {
             let mut groups = GroupSettings::default();
@@ -92,12 +99,13 @@ impl Node {
             let parts = Parts {
                 env: env.clone(),
                 store: store.clone(),
+                logs,
                 data_dir: config.node.data_dir.clone(),
                 owner: owner.clone(),
                 metadata: metadata.clone(),
                 coordinators: coordinators.clone(),
                 groups,
-                jobs: JobOptions::default(),
+                tuning: config.tuning.clone(),
             };
             let mut settings = Settings {
                 metadata_partitions: config.coordinator.metadata_partitions,
@@ -114,14 +122,26 @@ impl Node {
                 settings,
                 metadata.clone(),
             );
-            Coordination {
-                shards: CoordinatorHost::new(parts),
-                controller,
-            }
+            let shards = CoordinatorHost::new(parts);
+            metrics.add(LoadCollector(shards.clone()));
+            Coordination { shards, controller }
         });
         if let Some(coordination) = &coordination {
-            let handler: Arc<dyn Handler> = Internal::new(coordination.clone());
-            env.spawn(rpc::serve(env.clone(), listener, handler));
+            let handler: Arc<dyn Handler> = Internal::new(coordination.clone(), metadata.clone());
+            env.spawn(rpc::serve(env.clone(), listener, handler, secret));
+            let scanner = Scanner {
+                env: env.clone(),
+                store: store.clone(),
+                metadata: metadata.clone(),
+                coordinators: coordinators.clone(),
+            };
+            let settings = config.orphan_scan.clone();
+            env.spawn(orphans::run(
+                scanner,
+                coordination.clone(),
+                settings,
+                metrics.clone(),
+            ));
         }
 
         let broker = match &config.listeners {
@@ -239,15 +259,41 @@ impl Node {
         if let Some(coordination) = &coordination {
             stage.send_replace(Stage::Draining);
             hand_over(&env, coordination).await;
-            coordination.shards.stop().await;
+            let _ = env.timeout(GOODBYE, coordination.shards.stop()).await;
         }
         stage.send_replace(Stage::Leaving);
         let _ = env.timeout(Duration::from_secs(1), membership).await;
         if let Some(coordination) = coordination {
-            coordination.controller.stop().await;
+            let _ = env.timeout(GOODBYE, coordination.controller.stop()).await;
         }
         let _ = env.timeout(Duration::from_secs(2), env.shut_down()).await;
     }
+}
+
+/// Where the metadata logs are. A database that does not answer is waited for, for a while.
+pub(crate) async fn open_logs(env: &Env, config: &Config, store: SharedStore) -> anyhow::Result<Logs> {
+    let database = match config.metadata_log.postgres() {
+        None => None,
+        Some(settings) => {
+            let deadline = env.instant() + DATABASE;
+            loop {
+                match Database::open(settings.clone(), env.clone()).await {
+                    Ok(database) => break Some(database),
+                    Err(LogError::Unavailable(reason)) if env.instant() < deadline => {
+                        tracing::warn!(reason, "the database cannot be reached, trying again");
+                        env.sleep(DATABASE_PAUSE).await;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    };
+    Ok(Logs::new(
+        env.clone(),
+        store,
+        config.tuning.metadata_log,
+        database,
+    ))
 }
 
 /// Waits while shards move to other coordinators; when none moves any more, nobody is there to take the rest.
@@ -298,9 +344,14 @@ async fn broker_role(
         metadata.clone(),
         coordinators.clone(),
         windows.clone(),
+        Duration::from_millis(config.fetch.coordinates_max_age_ms),
     ));
     let draining = CancellationToken::new();
-    let objects = Objects::new(env.clone(), cache);
+    let objects = Objects::new(
+        env.clone(),
+        cache,
+        Duration::from_millis(config.fetch.read_timeout_ms),
+    );
     let fetcher = Fetcher::new(
         env.clone(),
         windows,
@@ -359,6 +410,9 @@ fn introduction(
         draining: false,
         leaving: false,
         leading: Vec::new(),
+        following: Vec::new(),
+        failing: Vec::new(),
+        sequence: 0,
         controller_epoch: 0,
         version: 0,
         max_wait_ms: 0,

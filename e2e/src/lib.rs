@@ -16,8 +16,10 @@
 
 pub mod apiserver;
 pub mod clients;
-pub mod history;
+pub use history;
+pub mod netns;
 pub mod node;
+pub mod postgres;
 pub mod s3;
 pub mod s3_proxy;
 pub mod wire;

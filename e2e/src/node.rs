@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use tempfile::TempDir;
+
+use crate::netns::{Network, Place};
 
 /// How long a node may take to become ready; machines under test load are slow.
 const READY: Duration = Duration::from_secs(60);
@@ -55,6 +58,10 @@ pub struct Node {
     pub id: i32,
     /// Zone it runs in.
     pub zone: String,
+    /// Address that it listens on.
+    pub host: String,
+    /// Where it runs, if not in the network of this process.
+    pub place: Option<Place>,
     /// Port for clients of unknown zone (brokers).
     pub port: u16,
     /// Port for clients of each zone (brokers).
@@ -76,7 +83,16 @@ impl Node {
             .create(true)
             .append(true)
             .open(&self.log)?;
-        let mut command = Command::new(binary("diskless-broker")?);
+        let program = binary("diskless-broker")?;
+        let mut command = match &self.place {
+            None => Command::new(program),
+            Some(place) => {
+                // It becomes the program: signals reach it.
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &place.namespace]).arg(program);
+                command
+            }
+        };
         command
             .arg("serve")
             .arg("--config")
@@ -98,12 +114,10 @@ impl Node {
     pub fn wait_ready(&mut self) -> anyhow::Result<()> {
         let start = Instant::now();
         while start.elapsed() < READY {
-            if http_get(self.admin_port, "/readyz").is_ok_and(|(status, _)| status == 200) {
+            if self.is_ready() {
                 return Ok(());
             }
-            if let Some(child) = &mut self.child
-                && let Some(status) = child.try_wait()?
-            {
+            if let Some(status) = self.ended()? {
                 bail!("node {} ended with {status}:\n{}", self.id, self.last_log());
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -113,6 +127,24 @@ impl Node {
             self.id,
             self.last_log()
         );
+    }
+
+    /// What `/readyz` says.
+    pub fn is_ready(&self) -> bool {
+        http_get_from(&self.host, self.admin_port, "/readyz").is_ok_and(|(status, _)| status == 200)
+    }
+
+    /// Its exit status if it has ended by itself.
+    pub fn ended(&mut self) -> anyhow::Result<Option<std::process::ExitStatus>> {
+        match &mut self.child {
+            Some(child) => Ok(child.try_wait()?),
+            None => Ok(None),
+        }
+    }
+
+    /// `host:port` for clients of unknown zone.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
     }
 
     /// SIGKILL.
@@ -171,7 +203,7 @@ impl Node {
 
     /// The value of a metric without labels, or the sum over its labels.
     pub fn metric(&self, name: &str) -> anyhow::Result<f64> {
-        let (_, body) = http_get(self.admin_port, "/metrics")?;
+        let (_, body) = http_get_from(&self.host, self.admin_port, "/metrics")?;
         let mut sum = None;
         for line in body.lines().filter(|line| line.starts_with(name)) {
             let rest = line.get(name.len()..).unwrap_or_default();
@@ -234,6 +266,8 @@ pub struct Plan {
     pub settings: String,
     /// Extra environment for every node.
     pub environment: Vec<(String, String)>,
+    /// Every node becomes a member; `None`: all of them on loopback.
+    pub network: Option<Arc<Network>>,
 }
 
 impl Default for Plan {
@@ -244,6 +278,7 @@ impl Default for Plan {
             coordinators: 2,
             settings: String::new(),
             environment: Vec::new(),
+            network: None,
         }
     }
 }
@@ -257,6 +292,11 @@ impl Cluster {
             .clone()
             .unwrap_or_else(|| format!("file://{}", dir.path().join("store").display()));
         std::fs::create_dir_all(dir.path().join("store"))?;
+        // By it the nodes know each other.
+        std::fs::write(
+            dir.path().join("secret"),
+            format!("{:032x}", rand::random::<u128>()),
+        )?;
         let mut zones: Vec<&str> = plan.broker_zones.clone();
         zones.sort_unstable();
         zones.dedup();
@@ -306,11 +346,7 @@ impl Cluster {
 
     /// Addresses of all brokers for clients of unknown zone.
     pub fn bootstrap(&self) -> String {
-        let addresses: Vec<String> = self
-            .brokers
-            .iter()
-            .map(|node| format!("127.0.0.1:{}", node.port))
-            .collect();
+        let addresses: Vec<String> = self.brokers.iter().map(Node::address).collect();
         addresses.join(",")
     }
 
@@ -329,6 +365,8 @@ fn make_node(
     role: &str,
     zones: &[&str],
 ) -> anyhow::Result<Node> {
+    let place = plan.network.as_ref().map(|network| network.join()).transpose()?;
+    let host = place.as_ref().map_or("127.0.0.1", |place| &place.host).to_owned();
     let data_dir = dir.join(format!("data-{id}"));
     let zone_ports: BTreeMap<String, u16> = zones
         .iter()
@@ -337,10 +375,11 @@ fn make_node(
     let (port, admin_port) = (free_port(), free_port());
     let mut text = format!(
         "[node]\nid = {id}\nroles = [\"{role}\"]\nzone = \"{zone}\"\ndata_dir = \"{}\"\n\n[object_store]\nurl = \"{store}\"\n\n\
-         [internal]\nhost = \"127.0.0.1\"\nport = {}\nadvertised_host = \"127.0.0.1\"\n\n\
-         [admin]\nhost = \"127.0.0.1\"\nport = {admin_port}\n\n",
+         [internal]\nhost = \"{host}\"\nport = {}\nadvertised_host = \"{host}\"\nsecret_file = \"{}\"\n\n\
+         [admin]\nhost = \"{host}\"\nport = {admin_port}\n\n",
         data_dir.display(),
         free_port(),
+        dir.join("secret").display(),
     );
     if role == "broker" {
         let zones: Vec<String> = zone_ports
@@ -349,7 +388,7 @@ fn make_node(
             .collect();
         write!(
             text,
-            "[listeners]\nhost = \"127.0.0.1\"\nadvertised_host = \"127.0.0.1\"\nport = {port}\nzones = {{ {} }}\n\n",
+            "[listeners]\nhost = \"{host}\"\nadvertised_host = \"{host}\"\nport = {port}\nzones = {{ {} }}\n\n",
             zones.join(", ")
         )?;
     }
@@ -359,6 +398,8 @@ fn make_node(
     Ok(Node {
         id,
         zone: zone.to_owned(),
+        host,
+        place,
         port,
         zone_ports,
         admin_port,
@@ -372,7 +413,13 @@ fn make_node(
 
 /// A plain HTTP GET on loopback: status and body.
 pub fn http_get(port: u16, path: &str) -> anyhow::Result<(u16, String)> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    http_get_from("127.0.0.1", port, path)
+}
+
+/// A plain HTTP GET from a node: status and body.
+pub fn http_get_from(host: &str, port: u16, path: &str) -> anyhow::Result<(u16, String)> {
+    let address = SocketAddr::new(host.parse()?, port);
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     write!(
         stream,

@@ -27,8 +27,17 @@ pub struct Wire {
 impl Wire {
     /// Connects to `host:port`.
     pub fn connect(address: &str) -> anyhow::Result<Wire> {
-        let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
-        stream.set_read_timeout(Some(ANSWER))?;
+        Wire::connect_within(address, ANSWER)
+    }
+
+    /// The same; who takes longer than `patience` to accept or to answer is given up.
+    pub fn connect_within(address: &str, patience: Duration) -> anyhow::Result<Wire> {
+        let known = address
+            .parse()
+            .with_context(|| format!("no address: {address}"))?;
+        let stream = TcpStream::connect_timeout(&known, patience)
+            .with_context(|| format!("cannot connect to {address}"))?;
+        stream.set_read_timeout(Some(patience))?;
         stream.set_nodelay(true)?;
         Ok(Wire {
             stream,
@@ -104,16 +113,33 @@ pub fn text(text: &str) -> StrBytes {
 
 /// A batch of one record for each value, their times counting up from `timestamp`, of no idempotent producer.
 pub fn batch(values: &[&str], timestamp: i64) -> anyhow::Result<Bytes> {
+    let nobody = Producer {
+        id: NO_PRODUCER_ID,
+        epoch: NO_PRODUCER_EPOCH,
+    };
+    batch_of(nobody, NO_SEQUENCE, values, timestamp)
+}
+
+/// An idempotent producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Producer {
+    pub id: i64,
+    pub epoch: i16,
+}
+
+/// The same of an idempotent producer, its sequence numbers counting up from `sequence`.
+pub fn batch_of(producer: Producer, sequence: i32, values: &[&str], timestamp: i64) -> anyhow::Result<Bytes> {
     let records = (0i32..).zip(values).map(|(i, value)| Record {
         transactional: false,
         control: false,
         delete_horizon: false,
         partition_leader_epoch: NO_PARTITION_LEADER_EPOCH,
-        producer_id: NO_PRODUCER_ID,
-        producer_epoch: NO_PRODUCER_EPOCH,
+        producer_id: producer.id,
+        producer_epoch: producer.epoch,
         timestamp_type: TimestampType::Creation,
         offset: i64::from(i),
-        sequence: NO_SEQUENCE,
+        // Counting up even from "none": the encoder takes anything else for a new batch.
+        sequence: sequence + i,
         timestamp: timestamp + i64::from(i),
         key: None,
         value: Some(Bytes::from((*value).to_owned())),

@@ -161,3 +161,21 @@ fn the_quickstart_fits_the_demo() {
     let topic = of_kind(&quickstart, "DisklessTopic");
     assert_eq!(topic["spec"]["clusterRef"]["name"], cluster["metadata"]["name"]);
 }
+
+/// The page about Kafka's APIs names what is served, and nothing else.
+#[test]
+fn the_served_apis_are_documented() {
+    let page = std::fs::read_to_string(root().join("docs/kafka-apis.md")).unwrap();
+    let rows = page.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
+        let (key, name, versions) = (cells.next()?.parse::<i16>().ok()?, cells.next()?, cells.next()?);
+        let (min, max) = versions.split_once('–')?;
+        Some((key, name.to_owned(), min.parse().ok()?, max.parse().ok()?))
+    });
+    let documented: Vec<(i16, String, i16, i16)> = rows.collect();
+    let served = kafka_wire::versions::SUPPORTED.iter();
+    let served: Vec<_> = served
+        .map(|row| (row.key as i16, format!("{:?}", row.key), row.min, row.max))
+        .collect();
+    assert_eq!(documented, served);
+}

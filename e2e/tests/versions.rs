@@ -9,6 +9,9 @@
     reason = "tests"
 )]
 
+#[path = "versions_support/administration.rs"]
+mod administration;
+
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
@@ -93,6 +96,7 @@ fn every_version_of_every_api_is_answered() {
     fetch(&mut asker, id, &values);
     offsets(&mut asker, values.len() as i64);
     admin(&mut asker);
+    administration::apis(&mut asker);
     // A group waits some seconds for its first members: all of them at the same time.
     let groups: Vec<_> = (0..=9)
         .map(|step| {

@@ -118,7 +118,10 @@ pub fn build(kinds: &[Kind], tag: &str) -> anyhow::Result<Vec<Built>> {
 }
 
 fn compile(kinds: &[Kind]) -> anyhow::Result<()> {
-    if !kinds.iter().any(|kind| matches!(kind, Kind::Broker | Kind::Operator)) {
+    if !kinds
+        .iter()
+        .any(|kind| matches!(kind, Kind::Broker | Kind::Operator))
+    {
         return Ok(());
     }
     run::step("building broker and operator (release profile)");

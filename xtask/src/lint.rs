@@ -70,9 +70,24 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "broker",
             "crds",
             "operator",
+            "history",
         ],
     ),
-    ("sim", &["types", "env", "kafka-wire", "blob", "broker", "e2e"]),
+    ("history", &[]),
+    (
+        "sim",
+        &[
+            "types",
+            "env",
+            "kafka-wire",
+            "blob",
+            "wal",
+            "metalog",
+            "coordinator",
+            "broker",
+            "history",
+        ],
+    ),
     ("xtask", &["crds"]),
 ];
 

@@ -1,13 +1,14 @@
 //! `cargo xtask test`: every test there is, ending in one line `N passed, N failed`.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::Parser;
 
-use crate::{generate, lint, tools};
+use crate::{generate, lint, sim, tools};
 
 /// Runs all tests. Installs the Debian packages that they need when run as root on Debian, names them otherwise.
 #[derive(Parser)]
@@ -25,6 +26,7 @@ const PACKAGES: &[&str] = &[
     "default-jdk-headless",
     "iproute2",
     "iptables",
+    "postgresql",
 ];
 
 #[derive(Default)]
@@ -88,6 +90,17 @@ fn result_line(line: &str) -> Option<(u32, u32)> {
     Some((number(" passed")?, number(" failed")?))
 }
 
+/// The tests start databases of their own: installing the package must not leave one running.
+fn no_database_service() -> anyhow::Result<()> {
+    let folder = Path::new("/etc/postgresql-common");
+    if !tools::is_root()? || !Path::new("/etc/debian_version").exists() || folder.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir(folder)?;
+    std::fs::write(folder.join("createcluster.conf"), "create_main_cluster = false\n")?;
+    Ok(())
+}
+
 fn stage(name: &str) {
     println!("\n== {name}");
 }
@@ -95,6 +108,7 @@ fn stage(name: &str) {
 pub fn run(args: Args) -> anyhow::Result<()> {
     let start = Instant::now();
     let mut tally = Tally::default();
+    no_database_service()?;
     tools::need_packages(PACKAGES)?;
 
     stage("lint");
@@ -105,6 +119,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         "unit tests",
         &["--workspace", "--exclude", "e2e", "--no-fail-fast", "--quiet"],
     )?;
+
+    stage("simulation");
+    tally.check("sim", sim::seeds(if args.fast { 50 } else { 1_000 }));
 
     stage("release binaries");
     tally.check(

@@ -15,6 +15,9 @@ use sha2::{Digest, Sha256};
 
 use crate::run;
 
+/// Entries that are kept of each tool.
+const KEPT: usize = 2;
+
 /// Flags of every Go program: static, small, and independent of where it was built.
 const GO_FLAGS: [&str; 2] = ["-trimpath", "-buildvcs=false"];
 const GO_LINK: &str = "-s -w";
@@ -314,7 +317,30 @@ pub fn cached(
     fs::create_dir(&partial)?;
     build(&partial)?;
     fs::rename(&partial, &entry)?;
+    forget_old(&shelf)?;
     Ok(entry)
+}
+
+/// Deletes all entries of a shelf but the newest ones: a node image takes 250 MB. More than one, so that going back and
+/// forth between two versions of the source builds nothing. Only while something is added, under the shelf's lock.
+fn forget_old(shelf: &Path) -> anyhow::Result<()> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(shelf)? {
+        let entry = entry?;
+        let is_entry = entry.file_type()?.is_dir() && entry.path().extension().is_none();
+        if is_entry {
+            entries.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    entries.sort();
+    let old = entries.len().saturating_sub(KEPT);
+    for (_, folder) in entries.into_iter().take(old) {
+        // Go's module cache is read-only, and a program that still runs keeps its file: what cannot be deleted stays.
+        if let Err(error) = fs::remove_dir_all(&folder) {
+            run::step(format!("cannot delete {}: {error}", folder.display()));
+        }
+    }
+    Ok(())
 }
 
 /// Holds an exclusive lock on a file until the handle is dropped.
@@ -410,6 +436,26 @@ mod tests {
             Inputs::new().text("a").text("bc").key()
         );
         assert_eq!(Inputs::new().text("ab").key(), Inputs::new().text("ab").key());
+    }
+
+    #[test]
+    fn the_newest_entries_are_kept() {
+        let shelf = std::env::temp_dir().join(format!("diskless-shelf-{}", std::process::id()));
+        for (age, name) in ["c", "a", "b"].iter().enumerate() {
+            fs::create_dir_all(shelf.join(name).join("inner")).unwrap();
+            let made = std::time::SystemTime::now() - std::time::Duration::from_secs(100 - age as u64);
+            File::open(shelf.join(name)).unwrap().set_modified(made).unwrap();
+        }
+        fs::create_dir(shelf.join("d.partial")).unwrap();
+        fs::write(shelf.join("lock"), "").unwrap();
+        forget_old(&shelf).unwrap();
+        let mut left: Vec<_> = fs::read_dir(&shelf)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        fs::remove_dir_all(&shelf).unwrap();
+        assert_eq!(left, ["a", "b", "d.partial", "lock"]);
     }
 
     #[test]

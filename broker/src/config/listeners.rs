@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
@@ -60,6 +61,9 @@ pub struct Internal {
     pub port: u16,
     /// Host that other nodes connect to; default: `listeners.advertised_host`, then `internal.host`.
     pub advertised_host: Option<String>,
+    /// File with the secret by which the nodes of a cluster know each other, the same on all of them: 16 to 1024 bytes.
+    /// It is read again when it changes. A node with both roles may do without; it is then the whole cluster.
+    pub secret_file: Option<PathBuf>,
 }
 
 impl Default for Internal {
@@ -68,6 +72,7 @@ impl Default for Internal {
             host: "0.0.0.0".to_owned(),
             port: 9190,
             advertised_host: None,
+            secret_file: None,
         }
     }
 }

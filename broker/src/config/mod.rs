@@ -8,9 +8,10 @@ mod storage;
 
 pub use listeners::{Admin, Internal, Listeners};
 pub use node::{Log, LogFormat, Node, Role};
-pub use storage::{Cache, Coordinator, ObjectStore, Produce};
+pub use storage::{Cache, Coordinator, Fetch, MetadataLog, ObjectStore, OrphanScan, Produce};
 
 use std::path::Path;
+use std::time::Duration;
 
 use figment::Figment;
 use figment::providers::{Env, Format, Toml};
@@ -55,6 +56,9 @@ pub struct Config {
     pub node: Node,
     /// Where everything that must not be lost is kept.
     pub object_store: ObjectStore,
+    /// Where the metadata logs are kept.
+    #[serde(default)]
+    pub metadata_log: MetadataLog,
     /// What Kafka clients connect to; needed with the role `broker`.
     pub listeners: Option<Listeners>,
     /// What the other nodes connect to.
@@ -72,15 +76,36 @@ pub struct Config {
     /// How produced data is gathered into objects.
     #[serde(default)]
     pub produce: Produce,
+    /// How objects are read for consumers.
+    #[serde(default)]
+    pub fetch: Fetch,
     /// The cache of objects.
     #[serde(default)]
     pub cache: Cache,
+    /// The look for objects that a broker left behind when it died between upload and commit.
+    #[serde(default)]
+    pub orphan_scan: OrphanScan,
     /// Logging.
     #[serde(default)]
     pub log: Log,
     /// The node is the whole cluster (`dev`): there is nobody to wait for.
     #[serde(skip)]
     pub alone: bool,
+    /// What no user sets.
+    #[serde(skip)]
+    pub tuning: Tuning,
+}
+
+/// Thresholds and intervals of the inner parts. No user sets them; simulations make them small, so that snapshots, trims
+/// and deletions happen within seconds.
+#[derive(Clone, Debug, Default)]
+pub struct Tuning {
+    /// Times of the metadata log's protocol.
+    pub metadata_log: metalog::Options,
+    /// Bounds of the replicas, and when they take snapshots.
+    pub replica: coordinator::replica::Options,
+    /// Intervals and grace periods of a shard's background jobs.
+    pub jobs: coordinator::shard::JobOptions,
 }
 
 /// `[broker]`
@@ -129,6 +154,7 @@ impl Config {
                 url,
                 credentials_dir: None,
             },
+            metadata_log: MetadataLog::default(),
             listeners: Some(Listeners {
                 host: "127.0.0.1".to_owned(),
                 advertised_host: "localhost".to_owned(),
@@ -139,6 +165,7 @@ impl Config {
                 host: "127.0.0.1".to_owned(),
                 port: 0,
                 advertised_host: Some("127.0.0.1".to_owned()),
+                secret_file: None,
             },
             admin: Admin {
                 host: "127.0.0.1".to_owned(),
@@ -150,27 +177,40 @@ impl Config {
                 puts_per_second: if local { 1000 } else { 4 },
                 ..Produce::default()
             },
+            fetch: Fetch::default(),
             cache: Cache::default(),
+            orphan_scan: OrphanScan::default(),
             log: Log::default(),
             alone: true,
+            tuning: Tuning::default(),
         }
     }
 
     fn parse(text: &str, environment: Env) -> Result<Config, ConfigError> {
-        let config: Config = Figment::from(Toml::string(text))
+        let mut config: Config = Figment::from(Toml::string(text))
             .merge(environment)
             .extract()
             .map_err(|error| ConfigError::Syntax(describe(error)))?;
         config.validate()?;
+        config.tuning.jobs.file_grace = Duration::from_millis(config.coordinator.file_grace_ms);
         Ok(config)
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
         self.node.validate()?;
         self.object_store.validate()?;
+        self.metadata_log.validate()?;
         self.internal.validate()?;
+        let alone = self.has(Role::Broker) && self.has(Role::Coordinator);
+        if self.internal.secret_file.is_none() && !alone {
+            return Err(invalid(
+                "internal.secret_file",
+                "missing: the nodes of a cluster know each other by it (only a node with both roles can be alone)",
+            ));
+        }
         self.coordinator.validate()?;
         self.produce.validate()?;
+        self.fetch.validate(&self.coordinator)?;
         self.cache.validate()?;
         if self.has(Role::Broker) {
             let Some(listeners) = &self.listeners else {
@@ -224,10 +264,14 @@ impl Config {
     }
 }
 
-/// Only names with a section: `DISKLESS_CACHE` and the like belong to other tools.
+/// Only names with a section: `DISKLESS_CACHE` and the like belong to other tools. An empty variable is none: that is
+/// what Kubernetes makes of a label that a pod does not have.
 fn environment() -> Env {
-    Env::prefixed("DISKLESS_")
-        .filter(|key| key.as_str().contains("__"))
+    let prefixed = Env::prefixed("DISKLESS_");
+    let empty = prefixed.iter().filter(|(_, value)| value.is_empty());
+    let empty: Vec<_> = empty.map(|(key, _)| key).collect();
+    prefixed
+        .filter(move |key| key.as_str().contains("__") && !empty.iter().any(|empty| empty == key))
         .split("__")
 }
 
@@ -273,6 +317,7 @@ mod tests {
         zones = { a = 9093, b = 9094 }
         [internal]
         advertised_host = "demo-a-0"
+        secret_file = "/etc/diskless/internal/secret"
     "#;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -352,11 +397,66 @@ mod tests {
     }
 
     #[test]
+    fn the_metadata_log_is_in_the_object_store_or_in_a_database_named_without_a_password() {
+        let with = |url: &str| format!("{BROKER}\n[metadata_log]\nurl = \"{url}\"\n");
+        assert!(parse(BROKER).unwrap().metadata_log.postgres().is_none());
+        assert!(parse(&with("object")).unwrap().metadata_log.postgres().is_none());
+        let settings = parse(&with("postgres://diskless@a:1,b:2/logs?sslmode=disable"))
+            .unwrap()
+            .metadata_log
+            .postgres();
+        assert_eq!(settings.unwrap().cluster, "default");
+        for wrong in [
+            "s3://bucket",
+            "postgres://a/logs",
+            "postgres://u@/logs",
+            "postgres://u@a:none/logs",
+            "postgres://u:secret@a/logs",
+        ] {
+            let message = error(&with(wrong));
+            assert!(
+                message.starts_with("metadata_log.url: ") && !message.contains("secret"),
+                "{wrong}: {message}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_grace_of_files_is_longer_than_any_read() {
+        let with = |text: &str| format!("{BROKER}\n{text}");
+        for text in [
+            "[coordinator]\nfile_grace_ms = 90000",
+            "[fetch]\nread_timeout_ms = 540000",
+            "[fetch]\ncoordinates_max_age_ms = 570000",
+        ] {
+            let message = error(&with(text));
+            for setting in [
+                "coordinator.file_grace_ms",
+                "fetch.read_timeout_ms",
+                "fetch.coordinates_max_age_ms",
+            ] {
+                assert!(message.contains(setting), "{text}: {message}");
+            }
+        }
+        let config = parse(&with("[coordinator]\nfile_grace_ms = 90001")).unwrap();
+        assert_eq!(config.tuning.jobs.file_grace, Duration::from_millis(90_001));
+    }
+
+    #[test]
     fn a_broker_needs_listeners_and_a_coordinator_does_not() {
-        let (head, _) = BROKER.split_once("[listeners]").unwrap();
-        assert!(error(head).contains("listeners"));
+        let (head, rest) = BROKER.split_once("[listeners]").unwrap();
+        let (_, internal) = rest.split_once("[internal]").unwrap();
+        let head = format!("{head}[internal]{internal}");
+        assert!(error(&head).contains("listeners"));
         let coordinator = head.replace("[\"broker\"]", "[\"coordinator\"]");
         parse(&coordinator).unwrap();
+    }
+
+    #[test]
+    fn only_a_node_that_is_the_whole_cluster_needs_no_secret() {
+        let text = BROKER.replace("secret_file", "#");
+        assert!(error(&text).contains("internal.secret_file"), "{}", error(&text));
+        parse(&text.replace("[\"broker\"]", "[\"broker\", \"coordinator\"]")).unwrap();
     }
 
     #[test]
@@ -366,11 +466,13 @@ mod tests {
             jail.set_env("DISKLESS_NODE__ZONE", "b");
             jail.set_env("DISKLESS_PRODUCE__FLUSH_INTERVAL_MS", "10");
             jail.set_env("DISKLESS_CACHE", "/somewhere");
+            jail.set_env("DISKLESS_INTERNAL__ADVERTISED_HOST", "");
             let config = Config::parse(BROKER, environment()).unwrap();
             assert_eq!(
                 (config.node.zone.as_str(), config.produce.flush_interval_ms),
                 ("b", 10)
             );
+            assert_eq!(config.internal_host(), "demo-a-0");
             jail.set_env("DISKLESS_PRODUCE__FLUSH", "10");
             let message = Config::parse(BROKER, environment()).unwrap_err().to_string();
             assert!(

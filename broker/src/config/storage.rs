@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use metalog::PostgresSettings;
 use serde::Deserialize;
 
 use super::{ConfigError, invalid};
@@ -23,18 +24,70 @@ impl ObjectStore {
     }
 }
 
+/// `[metadata_log]`: where the metadata logs are kept. The same for all nodes, and for the life of the cluster.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetadataLog {
+    /// `object` (in the object store), or the database `postgres://user@host[:port][,host…]/name`, without a password. The
+    /// connection uses TLS and verifies the server's certificate, unless the URL ends with `?sslmode=disable`.
+    pub url: String,
+    /// File with the database's password.
+    pub password_file: Option<PathBuf>,
+    /// PEM file of the authorities that sign the database's certificate; without it the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Name of this cluster in the database, which may hold several.
+    pub cluster: String,
+}
+
+impl Default for MetadataLog {
+    fn default() -> Self {
+        MetadataLog {
+            url: "object".to_owned(),
+            password_file: None,
+            ca_file: None,
+            cluster: "default".to_owned(),
+        }
+    }
+}
+
+impl MetadataLog {
+    /// The database; `None` if the logs are in the object store.
+    pub fn postgres(&self) -> Option<PostgresSettings> {
+        (self.url != "object").then(|| PostgresSettings {
+            url: self.url.clone(),
+            password_file: self.password_file.clone(),
+            ca_file: self.ca_file.clone(),
+            cluster: self.cluster.clone(),
+        })
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        if self.cluster.is_empty() {
+            return Err(invalid("metadata_log.cluster", "must not be empty"));
+        }
+        match self.postgres().and_then(|settings| settings.problem()) {
+            Some(problem) => Err(invalid("metadata_log.url", problem)),
+            None => Ok(()),
+        }
+    }
+}
+
 /// `[coordinator]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Coordinator {
     /// Partitions of `__diskless_metadata`. Used when the cluster is formed; a higher number later adds partitions.
     pub metadata_partitions: u32,
+    /// An object is deleted so long after its last record, in milliseconds: longer than any reader can still be busy with
+    /// it, that is more than `fetch.read_timeout_ms` and `fetch.coordinates_max_age_ms` together.
+    pub file_grace_ms: u64,
 }
 
 impl Default for Coordinator {
     fn default() -> Self {
         Coordinator {
             metadata_partitions: 3,
+            file_grace_ms: 600_000,
         }
     }
 }
@@ -111,5 +164,66 @@ impl Cache {
             return Err(invalid("cache.memory_bytes", "must be at least 1048576"));
         }
         Ok(())
+    }
+}
+
+/// `[fetch]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Fetch {
+    /// Longest read of an object for a consumer, retries included, in milliseconds.
+    pub read_timeout_ms: u64,
+    /// A broker that has not heard from a metadata partition for so long forgets where its batches lie, in milliseconds.
+    pub coordinates_max_age_ms: u64,
+}
+
+impl Default for Fetch {
+    fn default() -> Self {
+        Fetch {
+            read_timeout_ms: 30_000,
+            coordinates_max_age_ms: 60_000,
+        }
+    }
+}
+
+impl Fetch {
+    pub(super) fn validate(&self, coordinator: &Coordinator) -> Result<(), ConfigError> {
+        if self.read_timeout_ms == 0 {
+            return Err(invalid("fetch.read_timeout_ms", "must be at least 1"));
+        }
+        if self.coordinates_max_age_ms < 100 {
+            return Err(invalid("fetch.coordinates_max_age_ms", "must be at least 100"));
+        }
+        let longest = self.read_timeout_ms.saturating_add(self.coordinates_max_age_ms);
+        if coordinator.file_grace_ms <= longest {
+            return Err(invalid(
+                "coordinator.file_grace_ms",
+                format!(
+                    "{} is too short: a read may end {longest} ms after an object has died \
+                     (fetch.read_timeout_ms {} + fetch.coordinates_max_age_ms {})",
+                    coordinator.file_grace_ms, self.read_timeout_ms, self.coordinates_max_age_ms
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// `[orphan_scan]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OrphanScan {
+    /// Pause between two scans, in milliseconds; 0: none. A scan lists all of `wal/`.
+    pub interval_ms: u64,
+    /// Objects younger than this are not looked at, in milliseconds: their commits may be on their way.
+    pub min_age_ms: u64,
+}
+
+impl Default for OrphanScan {
+    fn default() -> Self {
+        OrphanScan {
+            interval_ms: 86_400_000,
+            min_age_ms: 3_600_000,
+        }
     }
 }

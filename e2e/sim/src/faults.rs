@@ -1,84 +1,140 @@
 //! What goes wrong.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use blob::faults::{Decision, Fault};
-use blob::{BlobError, Operation};
+use blob::Operation;
 use env::Env;
+use history::Span;
 
-use crate::Trace;
+use crate::lab::{Lab, clock};
+use crate::store::{BUCKET, OPERATIONS, Storm};
 use crate::world::World;
 
-/// Faults of the store while `active`; always some latency.
-pub(crate) fn store_plan(
-    env: Env,
-    active: Arc<AtomicBool>,
-) -> impl Fn(Operation, &str) -> Decision + Send + Sync + 'static {
-    move |operation, key| {
-        let delay = Duration::from_micros(2_000 + env.random_below(40_000));
-        if !active.load(Ordering::Relaxed) {
-            return Decision {
-                delay,
-                fault: Fault::None,
-            };
-        }
-        let error = || BlobError::Unavailable(format!("simulated failure of {operation:?} {key}"));
-        let fault = match env.random_below(1_000) {
-            0..10 => Fault::Fail(error()),
-            10..20 => Fault::LoseReply(error()),
-            20..25 => Fault::Late(Duration::from_millis(env.random_below(3_000)), error()),
-            _ => Fault::None,
-        };
-        // Now and then a request hangs for a while.
-        let slow = if env.random_below(100) == 0 {
-            Duration::from_millis(env.random_below(2_000))
-        } else {
-            Duration::ZERO
-        };
-        Decision {
-            delay: delay + slow,
-            fault,
-        }
+/// Most ms that a wall clock is off: less than the grace periods allow for.
+const CLOCK: u64 = 4_000;
+
+/// Breaks one thing after the other until `end`, and mends each again. Several of these run side by side.
+pub(crate) async fn run(env: Env, world: Arc<World>, lab: Arc<Lab>, trouble: Duration) {
+    let end = env.instant() + trouble;
+    while env.instant() < end {
+        env.sleep(Duration::from_millis(200 + env.random_below(2_500)))
+            .await;
+        let from = clock(&env);
+        one(&env, &world, &lab).await;
+        let to = clock(&env);
+        lab.faults.lock().push(Span { from, to });
     }
 }
 
-/// Kills, restarts and cuts until `trouble` is over, then mends everything.
-pub(crate) async fn run(
-    env: Env,
-    world: Arc<World>,
-    trace: Trace,
-    trouble: Duration,
-    active: Arc<AtomicBool>,
-) {
-    let end = env.instant() + trouble;
-    while env.instant() < end {
-        env.sleep(Duration::from_millis(500 + env.random_below(3_000)))
-            .await;
-        match env.random_below(10) {
-            0..6 => {
-                let name = world.random_node(&env);
-                trace.add(&env, format_args!("kill {name}"));
-                world.kill(&name).await;
-                env.sleep(Duration::from_millis(env.random_below(4_000))).await;
-                trace.add(&env, format_args!("start {name}"));
-                world.start(&name).await;
+/// Clocks are not right from the beginning.
+pub(crate) fn set_clocks(env: &Env, world: &World, lab: &Lab) {
+    for node in world.names() {
+        set_clock(env, world, lab, &node);
+    }
+}
+
+fn set_clock(env: &Env, world: &World, lab: &Lab, node: &str) {
+    let offset = i64::try_from(env.random_below(2 * CLOCK)).unwrap_or(0) - CLOCK as i64;
+    lab.trace
+        .add(env, format_args!("the clock of {node} is {offset} ms off"));
+    world.net().set_clock(node, offset);
+}
+
+async fn one(env: &Env, world: &World, lab: &Lab) {
+    let net = world.net();
+    let a_while = |longest: u64| Duration::from_millis(200 + env.random_below(longest));
+    let say = |line: std::fmt::Arguments<'_>| lab.trace.add(env, line);
+    match env.random_below(100) {
+        // SIGKILL, or an orderly stop; then a new life.
+        0..32 => {
+            let Some(node) = world.take_random(env) else {
+                return;
+            };
+            if env.random_below(3) == 0 {
+                say(format_args!("stop {node}"));
+                world.stop(&node).await;
+            } else {
+                say(format_args!("kill {node}"));
+                world.kill(&node).await;
             }
-            6..9 => {
-                let (from, to) = (world.random_node(&env), world.random_node(&env));
-                if from != to {
-                    trace.add(&env, format_args!("cut {from} to {to}"));
-                    world.net().cut(&from, &to);
-                    env.sleep(Duration::from_millis(env.random_below(5_000))).await;
-                    trace.add(&env, "heal");
-                    world.net().heal();
-                }
+            env.sleep(a_while(3_500)).await;
+            say(format_args!("start {node}"));
+            world.start(&node);
+            world.give_back(&node);
+        }
+        // SIGSTOP.
+        32..50 => {
+            let Some(node) = world.take_random(env) else {
+                return;
+            };
+            say(format_args!("pause {node}"));
+            world.pause(&node, true);
+            env.sleep(a_while(6_000)).await;
+            say(format_args!("resume {node}"));
+            world.pause(&node, false);
+            world.give_back(&node);
+        }
+        // One direction between two nodes, or between a node and the store.
+        50..64 => {
+            let from = world.random_node(env);
+            let to = match env.random_below(3) {
+                0 => BUCKET.to_owned(),
+                _ => world.random_node(env),
+            };
+            if from == to {
+                return;
             }
-            _ => {}
+            let (from, to) = if env.random_below(2) == 0 {
+                (from, to)
+            } else {
+                (to, from)
+            };
+            say(format_args!("cut {from} to {to}"));
+            net.cut(&from, &to);
+            env.sleep(a_while(5_000)).await;
+            say(format_args!("mend {from} to {to}"));
+            net.mend(&from, &to);
+        }
+        // The nodes fall into two groups that do not see each other; clients and the store see both.
+        64..80 => {
+            let nodes = world.names();
+            let (left, right): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|_| env.random_below(2) == 0);
+            let pairs = || left.iter().flat_map(|a| right.iter().map(move |b| (a, b)));
+            say(format_args!("split {left:?} from {right:?}"));
+            for (a, b) in pairs() {
+                net.cut(a, b);
+                net.cut(b, a);
+            }
+            env.sleep(a_while(7_000)).await;
+            say(format_args!("join {left:?} and {right:?}"));
+            for (a, b) in pairs() {
+                net.mend(a, b);
+                net.mend(b, a);
+            }
+        }
+        80..86 => {
+            let node = world.random_node(env);
+            set_clock(env, world, lab, &node);
+        }
+        // One operation of the store fails, or crawls.
+        _ => {
+            let operation = match env.random_below(2) {
+                0 => Operation::Put,
+                _ => OPERATIONS[env.random_below(OPERATIONS.len() as u64) as usize],
+            };
+            let long = a_while(6_000);
+            let storm = Storm {
+                until: env.instant() + long,
+                failing: [0, 50, 100][env.random_below(3) as usize],
+                slow: Duration::from_millis(env.random_below(2_500)),
+            };
+            say(format_args!(
+                "{operation:?} suffers {} %, {:?} for {long:?}",
+                storm.failing, storm.slow
+            ));
+            world.bucket().storm(operation, storm);
+            env.sleep(long).await;
         }
     }
-    active.store(false, Ordering::Relaxed);
-    world.net().heal();
-    trace.add(&env, "quiet");
 }

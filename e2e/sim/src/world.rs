@@ -1,34 +1,53 @@
 //! The nodes of a run, and the run itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use blob::faults::Faulty;
-use blob::{MemoryStore, SharedStore};
-use broker::config::Config;
+use anyhow::Context;
+use blob::SharedStore;
+use broker::config::{Config, Tuning};
 use broker::server::Node;
-use e2e::history::{History, check_monotonic};
-use env::{Env, SimNet, Simulation};
+use env::{Env, JoinHandle, SimNet, Simulation};
+use futures::future::join_all;
+use history::{Anomaly, check_outages};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::client::Client;
-use crate::{Outcome, Scenario, Trace, faults, workload};
+use crate::lab::{Lab, Topic, Trace};
+use crate::store::{BUCKET, Bucket};
+use crate::workload::{self, Work};
+use crate::{Outcome, Scenario, faults};
 
 /// A cluster that has not come to rest after this long, in simulated time, is stuck.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(180);
+/// What is promised (docs/simulation.md): so long after a fault has ended everything works again,
+const RECOVERY: i64 = 20_000;
+/// and no request, repeated as clients do, takes longer than this. Both in ms.
+const LONGEST: i64 = 12_000;
+/// How long dead objects are kept.
+const GRACE: Duration = Duration::from_secs(24);
+const STOP: Duration = Duration::from_secs(30);
 
 /// All nodes of a cluster.
 pub(crate) struct World {
     simulation: Simulation,
-    store: SharedStore,
+    bucket: Arc<Bucket>,
     configs: BTreeMap<String, Config>,
-    running: Mutex<BTreeMap<String, Env>>,
-    // The views of the nodes; they survive a kill, as files do.
-    _dir: TempDir,
+    running: Mutex<BTreeMap<String, Life>>,
+    /// Nodes that a fault is about.
+    taken: Mutex<BTreeSet<String>>,
+    /// The views of the nodes; they survive a kill, as files do.
+    dir: TempDir,
+}
+
+/// One life of a node.
+struct Life {
+    env: Env,
+    /// The node, once it has started.
+    node: Arc<Mutex<Option<Node>>>,
 }
 
 impl World {
@@ -36,32 +55,83 @@ impl World {
         self.simulation.net()
     }
 
+    pub(crate) fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.configs.keys().cloned().collect()
+    }
+
     pub(crate) fn random_node(&self, env: &Env) -> String {
         let index = usize::try_from(env.random_below(self.configs.len() as u64)).unwrap_or(0);
         self.configs.keys().nth(index).cloned().unwrap_or_default()
     }
 
-    /// As SIGKILL.
-    pub(crate) async fn kill(&self, name: &str) {
-        let env = self.running.lock().remove(name);
-        if let Some(env) = env {
-            env.shut_down().await;
+    /// A random node for one fault alone; `None`: another fault has it.
+    pub(crate) fn take_random(&self, env: &Env) -> Option<String> {
+        let name = self.random_node(env);
+        self.taken.lock().insert(name.clone()).then_some(name)
+    }
+
+    pub(crate) fn give_back(&self, name: &str) {
+        self.taken.lock().remove(name);
+    }
+
+    /// As SIGSTOP and SIGCONT.
+    pub(crate) fn pause(&self, name: &str, paused: bool) {
+        if let Some(life) = self.running.lock().get(name) {
+            if paused {
+                life.env.pause();
+            } else {
+                life.env.resume();
+            }
         }
     }
 
+    /// As SIGKILL.
+    pub(crate) async fn kill(&self, name: &str) {
+        let life = self.running.lock().remove(name);
+        if let Some(life) = life {
+            life.env.shut_down().await;
+            life.node.lock().take();
+        }
+    }
+
+    /// As SIGTERM.
+    pub(crate) async fn stop(&self, name: &str) {
+        let node = {
+            let running = self.running.lock();
+            running.get(name).and_then(|life| life.node.lock().take())
+        };
+        if let Some(node) = node {
+            let test = self.simulation.node("supervisor");
+            let _ = test.timeout(STOP, node.stop()).await;
+        }
+        self.kill(name).await;
+    }
+
     /// Starts a node; it keeps trying to start as a supervisor would make it.
-    pub(crate) async fn start(&self, name: &str) {
+    pub(crate) fn start(&self, name: &str) {
         let Some(config) = self.configs.get(name).cloned() else {
             return;
         };
         let env = self.simulation.node(name);
-        self.running.lock().insert(name.to_owned(), env.clone());
-        let store = self.store.clone();
+        let started: Arc<Mutex<Option<Node>>> = Arc::default();
+        let life = Life {
+            env: env.clone(),
+            node: started.clone(),
+        };
+        self.running.lock().insert(name.to_owned(), life);
+        let store: SharedStore = Arc::new(self.bucket.seen_from(name));
         let inner = env.clone();
         env.spawn(async move {
             loop {
                 match Node::start(inner.clone(), config.clone(), store.clone()).await {
-                    Ok(_node) => std::future::pending::<()>().await,
+                    Ok(node) => {
+                        *started.lock() = Some(node);
+                        return;
+                    }
                     Err(error) => {
                         tracing::info!(%error, "node did not start");
                         inner.sleep(Duration::from_millis(200)).await;
@@ -72,6 +142,21 @@ impl World {
     }
 }
 
+/// Everything that takes hours in a cluster takes seconds here. What must be longer than something else still is:
+/// `confirm_after` < `min_age`, and `file_grace` is longer than any read, pause or cut and twice the error of clocks.
+fn tuning() -> Tuning {
+    let mut tuning = Tuning::default();
+    tuning.metadata_log.confirm_after = Duration::from_secs(2);
+    tuning.metadata_log.min_age = Duration::from_secs(12);
+    tuning.replica.snapshot_slots = 15;
+    tuning.jobs.retention_interval = Duration::from_secs(1);
+    tuning.jobs.file_grace = GRACE;
+    tuning.jobs.file_interval = Duration::from_millis(500);
+    tuning.jobs.result_expiry = Duration::from_secs(60);
+    tuning.jobs.expiry_interval = Duration::from_secs(5);
+    tuning
+}
+
 fn config(dir: &TempDir, id: i32, host: &str, zone: &str, role: &str) -> anyhow::Result<Config> {
     let listeners = match role {
         "broker" => format!(
@@ -80,25 +165,37 @@ fn config(dir: &TempDir, id: i32, host: &str, zone: &str, role: &str) -> anyhow:
         _ => String::new(),
     };
     let data_dir = dir.path().join(host);
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, "the secret of a simulated cluster")?;
     let text = format!(
         "[node]\nid = {id}\nroles = [\"{role}\"]\nzone = \"{zone}\"\ndata_dir = \"{}\"\n[object_store]\nurl = \"memory://\"\n\
-         {listeners}[internal]\nhost = \"{host}\"\nport = 9190\nadvertised_host = \"{host}\"\n[admin]\nhost = \"{host}\"\n",
-        data_dir.display()
+         {listeners}[internal]\nhost = \"{host}\"\nport = 9190\nadvertised_host = \"{host}\"\nsecret_file = \"{}\"\n\
+         [admin]\nhost = \"{host}\"\n",
+        data_dir.display(),
+        secret.display()
     );
     let file = dir.path().join(format!("{host}.toml"));
     std::fs::write(&file, text)?;
-    Ok(Config::load(&file)?)
+    let mut config = Config::load(&file)?;
+    config.tuning = tuning();
+    // One broker writes every request as an object of its own, one gathers as much as it can.
+    match host {
+        "b0" => config.produce.puts_per_second = 1_000,
+        "b1" => config.produce.puts_per_second = 1,
+        _ => {}
+    }
+    Ok(config)
 }
 
 /// Runs `scenario` and judges it.
 pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
     let simulation = Simulation::new(scenario.seed);
-    let dir = tempfile::tempdir()?;
-    let active = Arc::new(AtomicBool::new(false));
-    let bucket = simulation.node("bucket");
-    let plan = faults::store_plan(bucket.clone(), active.clone());
-    let memory: SharedStore = Arc::new(MemoryStore::new(bucket.clone()));
-    let store: SharedStore = Arc::new(Faulty::new(memory, bucket.clone(), Arc::new(plan)));
+    let dir = match std::fs::metadata("/dev/shm") {
+        Ok(memory) if memory.is_dir() => TempDir::new_in("/dev/shm")?,
+        _ => tempfile::tempdir()?,
+    };
+    let trace = Trace::default();
+    let bucket = Bucket::new(simulation.node(BUCKET), simulation.net().clone(), trace.clone());
     let mut configs = BTreeMap::new();
     for (id, zone) in [(0, "a"), (1, "b")] {
         let host = format!("c{id}");
@@ -110,126 +207,219 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
         bootstrap.push(format!("{host}:9092"));
         configs.insert(host.clone(), config(&dir, 1000 + i, &host, zone, "broker")?);
     }
-    let names: Vec<String> = configs.keys().cloned().collect();
+    let lab = Arc::new(Lab {
+        trace: trace.clone(),
+        bootstrap,
+        topics: topics(),
+        ..Lab::default()
+    });
     let world = Arc::new(World {
         simulation,
-        store,
+        bucket,
         configs,
         running: Mutex::default(),
-        _dir: dir,
+        taken: Mutex::default(),
+        dir,
     });
-    for name in &names {
-        world.start(name).await;
-    }
+    let names = world.names();
+    names.iter().for_each(|name| world.start(name));
     let env = world.simulation.node("test");
-    let trace = Trace::default();
-    let outcome = env
-        .timeout(LIMIT, clients(&env, &world, &trace, scenario, bootstrap, active))
-        .await;
+    let ended = env.timeout(LIMIT, live(&env, &world, &lab, scenario)).await;
     for name in &names {
         world.kill(name).await;
     }
-    let lines = trace.0.lock().clone();
-    match outcome {
-        Ok(Ok(history)) => {
-            let mut anomalies = history.check(10);
-            anomalies.extend(history.reads.iter().flat_map(|read| check_monotonic(read)));
-            Ok(Outcome {
-                history,
-                anomalies,
-                trace: lines,
-            })
+    let mut anomalies = match ended {
+        Ok(result) => {
+            result?;
+            judge(&lab)
         }
-        Ok(Err(error)) => Err(error.context(tail(&lines))),
-        Err(_) => bail!(
-            "stuck: not done after {LIMIT:?} of simulated time\n{}",
-            tail(&lines)
-        ),
-    }
-}
-
-fn tail(lines: &[String]) -> String {
-    lines
-        .iter()
-        .skip(lines.len().saturating_sub(40))
-        .map(|line| format!("{line}\n"))
-        .collect()
-}
-
-async fn clients(
-    env: &Env,
-    world: &Arc<World>,
-    trace: &Trace,
-    scenario: Scenario,
-    bootstrap: Vec<String>,
-    active: Arc<AtomicBool>,
-) -> anyhow::Result<History> {
-    let mut client = Client::new(env.clone(), bootstrap.clone());
-    let partitions = loop {
-        env.sleep(Duration::from_millis(200)).await;
-        let Ok(metadata) = client.metadata().await else {
-            continue;
-        };
-        let topic = metadata.topics.first().context("no topic in the answer")?;
-        if topic.error_code == 0 && !topic.partitions.is_empty() {
-            break i32::try_from(topic.partitions.len())?;
+        // What was seen so far may say why.
+        Err(_) => {
+            let mut found = judge_unfinished(&lab);
+            let to = i64::try_from(LIMIT.as_millis())?;
+            let what = "all of it: the run does not come to its end".to_owned();
+            found.push(Anomaly::Unavailable { what, from: 0, to });
+            found
         }
     };
-    trace.add(env, format_args!("topic with {partitions} partitions"));
-    active.store(true, std::sync::atomic::Ordering::Relaxed);
-    let trouble = faults::run(
-        env.clone(),
-        world.clone(),
-        trace.clone(),
-        scenario.trouble,
-        active,
-    );
-    let trouble = env.spawn(trouble);
+    let broken = world.bucket.broken().into_iter();
+    anomalies.extend(broken.map(|what| Anomaly::Broken { what }));
+    Ok(Outcome {
+        acknowledged: lab
+            .topics
+            .iter()
+            .map(|topic| topic.history.lock().acked.len())
+            .sum(),
+        anomalies,
+        trace: trace.lines(),
+    })
+}
 
-    let history = Arc::new(Mutex::new(History {
-        idempotent: true,
-        ..History::default()
-    }));
-    let total = usize::try_from(scenario.producers * scenario.records)?;
-    let mut producers = Vec::new();
-    for i in 0..scenario.producers {
-        let (first, count) = (i * scenario.records, scenario.records);
-        let node = world.simulation.node(&format!("producer{i}"));
-        let run = workload::produce(
+fn topics() -> Vec<Topic> {
+    const FOREVER: (&str, &str) = ("retention.ms", "-1");
+    vec![
+        // Nothing is ever deleted here.
+        Topic::new("events", 4, &[FOREVER]),
+        // Beginnings are deleted by request.
+        Topic::new(
+            "short",
+            2,
+            &[FOREVER, ("message.timestamp.type", "LogAppendTime")],
+        ),
+        // Producers without idempotence.
+        Topic::new("plain", 2, &[FOREVER]),
+        Topic {
+            expires: true,
+            ..Topic::new("kept", 2, &[("retention.ms", "3000")])
+        },
+    ]
+}
+
+async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario) -> anyhow::Result<()> {
+    form(env, lab).await?;
+    world.bucket.drizzle(true);
+    faults::set_clocks(env, world, lab);
+    let mut number = 0;
+    let mut node = |name: &str| {
+        number += 1;
+        world.simulation.node(&format!("{name}{number}"))
+    };
+    let mut troubles = Vec::new();
+    for _ in 0..2 {
+        let node = node("trouble");
+        let run = faults::run(node.clone(), world.clone(), lab.clone(), scenario.trouble);
+        troubles.push(node.spawn(run));
+    }
+    let mut producers: Vec<JoinHandle<()>> = Vec::new();
+    for (first, topic) in [(1_000_000, "events"), (2_000_000, "events"), (3_000_000, "short")] {
+        let work = Work {
+            first,
+            lives: 4,
+            bursts: scenario.bursts,
+            pause: 500,
+        };
+        let node = node("producer");
+        producers.push(node.spawn(workload::produce_idempotent(
             node.clone(),
-            bootstrap.clone(),
-            partitions,
+            lab.clone(),
+            topic,
+            work,
+        )));
+    }
+    for (first, topic) in [(4_000_000, "plain"), (5_000_000, "kept")] {
+        let node = node("producer");
+        let (lab, count) = (lab.clone(), scenario.bursts * 6);
+        producers.push(node.spawn(workload::produce_once(
+            node.clone(),
+            lab,
+            topic,
             first,
             count,
-            history.clone(),
-            trace.clone(),
-        );
-        producers.push(node.spawn(run));
+            500,
+        )));
     }
-    let mut consumers = Vec::new();
+    let mut clients: Vec<JoinHandle<()>> = Vec::new();
     for i in 0..2 {
-        let node = world.simulation.node(&format!("consumer{i}"));
-        let run = workload::consume(
-            node.clone(),
-            bootstrap.clone(),
-            partitions,
-            total,
-            trace.clone(),
-            i,
-        );
-        consumers.push(node.spawn(run));
+        let node = node("consumer");
+        let run = workload::consume(node.clone(), lab.clone(), format!("consumer {i}"));
+        clients.push(node.spawn(run));
     }
+    let auditor = node("auditor");
+    let topics = &["events", "short", "plain"];
+    clients.push(auditor.spawn(workload::audit(auditor.clone(), lab.clone(), topics)));
+    let committer = node("committer");
+    let run = workload::commit_offsets(committer.clone(), lab.clone(), "events", "group".to_owned());
+    clients.push(committer.spawn(run));
+    let deleter = node("deleter");
+    clients.push(deleter.spawn(workload::delete_records(deleter.clone(), lab.clone(), "short")));
+    let temporary = node("temporary");
+    let run = workload::come_and_go(temporary.clone(), lab.clone(), "temporary".to_owned(), 6_000_000);
+    clients.push(temporary.spawn(run));
+
+    for trouble in troubles {
+        trouble.await.context("the faults were ended")?;
+    }
+    world.net().heal();
+    world.bucket.drizzle(false);
+    lab.trace.add(env, "mended");
     for producer in producers {
-        producer.await.context("a producer was ended")??;
+        producer.await.context("a producer was ended")?;
     }
-    trouble.await.context("the faults were ended")?;
-    for consumer in consumers {
-        let read = consumer.await.context("a consumer was ended")?;
-        history.lock().reads.push(read);
+    lab.quiet.store(true, Relaxed);
+    lab.trace.add(env, "quiet");
+    for client in clients {
+        client.await.context("a client was ended")?;
     }
-    // One who comes later reads the same.
-    let late = workload::consume(env.clone(), bootstrap, partitions, total, trace.clone(), 9).await;
-    history.lock().reads.push(late);
-    let history = history.lock().clone();
-    Ok(history)
+    // By now every dead object is deleted. Nothing but the bucket survives; one who comes later reads the same.
+    env.sleep(GRACE + GRACE / 2).await;
+    for name in world.names() {
+        world.kill(&name).await;
+        lab.trace.add(env, format_args!("start {name} with nothing"));
+        std::fs::remove_dir_all(world.dir.path().join(&name)).ok();
+        world.start(&name);
+    }
+    workload::consume(env.clone(), lab.clone(), "late consumer".to_owned()).await;
+    Ok(())
+}
+
+/// Waits for the cluster and makes the topics.
+async fn form(env: &Env, lab: &Arc<Lab>) -> anyhow::Result<()> {
+    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    for topic in &lab.topics {
+        let id = loop {
+            env.sleep(Duration::from_millis(200)).await;
+            client.disconnect();
+            if client
+                .create(topic.name, topic.partitions, topic.configs)
+                .await
+                .is_err()
+            {
+                continue;
+            }
+            if let Ok(Some((id, partitions))) = client.describe(topic.name).await
+                && partitions == topic.partitions
+            {
+                break id;
+            }
+        };
+        *topic.id.lock() = id;
+        lab.trace.add(env, format_args!("topic {} is {id}", topic.name));
+    }
+    // Every broker has to know them before a consumer asks it.
+    let everywhere = lab.bootstrap.iter().map(|broker| {
+        let mut client = Client::new(env.clone(), vec![broker.clone()]);
+        async move {
+            for topic in &lab.topics {
+                while !matches!(client.describe(topic.name).await, Ok(Some((_, n))) if n == topic.partitions)
+                {
+                    env.sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    });
+    join_all(everywhere).await;
+    Ok(())
+}
+
+fn judge(lab: &Lab) -> Vec<Anomaly> {
+    let mut found = lab.found.lock().clone();
+    for topic in &lab.topics {
+        let history = topic.history.lock();
+        found.extend(history.check(5));
+        found.extend(history.check_assigned(5));
+    }
+    for history in lab.past.lock().iter() {
+        found.extend(history.check(5));
+        found.extend(history.check_assigned(5));
+    }
+    let outages = check_outages(&lab.operations.lock(), &lab.faults.lock(), RECOVERY, LONGEST);
+    found.extend(outages.into_iter().take(5));
+    found
+}
+
+/// The same before consumers have come to the end: what is missing may still come.
+fn judge_unfinished(lab: &Lab) -> Vec<Anomaly> {
+    let mut found = judge(lab);
+    found.retain(|anomaly| !matches!(anomaly, Anomaly::Lost { .. }));
+    found
 }

@@ -226,7 +226,14 @@ impl Producing {
         command.args([
             "exec", "-i", "client", "--", "kcat", "-P", "-b", BOOTSTRAP, "-t", TOPIC,
         ]);
-        command.args(["-X", "enable.idempotence=true", "-X", "message.timeout.ms=240000"]);
+        // kcat alone among clients ends itself when no broker is connected for a moment; -E is its switch against it.
+        command.args([
+            "-E",
+            "-X",
+            "enable.idempotence=true",
+            "-X",
+            "message.timeout.ms=240000",
+        ]);
         let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let mut stdin = child.stdin.take().context("no stdin")?;
         let records = sent.clone();

@@ -10,12 +10,15 @@
 //! line, the code that runs in the simulation.
 #![allow(clippy::disallowed_methods, reason = "this is the crate that wraps them")]
 
+mod mutation;
 mod net;
 mod sim;
 mod task;
 
+pub use mutation::{HAS_MUTATIONS, choose_mutation, mutation};
 pub use net::{Listener, ReadHalf, Stream, WriteHalf};
 pub use sim::{SimNet, Simulation};
+use task::Gate;
 pub use task::{Elapsed, JoinHandle};
 
 use std::future::Future;
@@ -43,6 +46,8 @@ struct Inner {
     /// Cancelled when the node dies (simulation) or has ended.
     alive: CancellationToken,
     tasks: TaskTracker,
+    /// Closed while the node is paused (simulation).
+    gate: Arc<Gate>,
 }
 
 enum World {
@@ -81,6 +86,7 @@ impl Env {
             random: Mutex::new(random),
             alive,
             tasks: TaskTracker::new(),
+            gate: Arc::default(),
         }))
     }
 
@@ -105,10 +111,10 @@ impl Env {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
             }
-            World::Simulated { epoch, .. } => {
+            World::Simulated { net, host, epoch } => {
                 // Runs start in 2026, so that record timestamps look like real ones.
                 let ms = i64::try_from(epoch.elapsed().as_millis()).unwrap_or(i64::MAX);
-                Timestamp(1_767_225_600_000).plus(ms)
+                Timestamp(1_767_225_600_000).plus(ms + net.clock_offset(host))
             }
         }
     }
@@ -191,6 +197,9 @@ impl Env {
     {
         let alive = self.0.alive.clone();
         let running = async move { alive.run_until_cancelled_owned(future).await };
+        if self.is_simulated() {
+            return JoinHandle::new(self.0.tasks.spawn(self.0.gate.clone().guard(running)));
+        }
         JoinHandle::new(self.0.tasks.spawn(running))
     }
 
@@ -231,9 +240,20 @@ impl Env {
         }
     }
 
+    /// Stops every task of a simulated node where it is, as SIGSTOP would; time, network and store go on.
+    pub fn pause(&self) {
+        self.0.gate.close();
+    }
+
+    /// Lets a node that was paused go on.
+    pub fn resume(&self) {
+        self.0.gate.open();
+    }
+
     /// Ends every task of this node at its next await point, as a kill would.
     pub fn kill(&self) {
         self.0.alive.cancel();
+        self.0.gate.open();
         if let World::Simulated { net, host, .. } = &self.0.world {
             net.drop_host(host);
         }

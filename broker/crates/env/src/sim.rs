@@ -62,6 +62,8 @@ struct State {
     listeners: BTreeMap<String, mpsc::Sender<Stream>>,
     /// One-way cuts, (from, to).
     cuts: BTreeSet<(String, String)>,
+    /// How far the wall clocks of hosts are off, in milliseconds.
+    clocks: BTreeMap<String, i64>,
     /// Open connections, by the two hosts; the token cuts both directions.
     links: Vec<(String, String, CancellationToken)>,
     next_port: u16,
@@ -74,6 +76,7 @@ impl SimNet {
             latency_us: (50, 1_000),
             listeners: BTreeMap::new(),
             cuts: BTreeSet::new(),
+            clocks: BTreeMap::new(),
             links: Vec::new(),
             next_port: 40_000,
         })))
@@ -90,9 +93,29 @@ impl SimNet {
         self.0.lock().cuts.insert((from.to_owned(), to.to_owned()));
     }
 
+    /// Takes one cut back.
+    pub fn mend(&self, from: &str, to: &str) {
+        self.0.lock().cuts.remove(&(from.to_owned(), to.to_owned()));
+    }
+
     /// Takes all cuts back.
     pub fn heal(&self) {
         self.0.lock().cuts.clear();
+    }
+
+    /// Whether bytes from `from` to `to` are stopped.
+    pub fn is_cut(&self, from: &str, to: &str) -> bool {
+        let state = self.0.lock();
+        !state.cuts.is_empty() && state.cuts.contains(&(from.to_owned(), to.to_owned()))
+    }
+
+    /// Sets the wall clock of a host to true time plus `offset` milliseconds. Its monotonic clock does not mind.
+    pub fn set_clock(&self, host: &str, offset: i64) {
+        self.0.lock().clocks.insert(host.to_owned(), offset);
+    }
+
+    pub(crate) fn clock_offset(&self, host: &str) -> i64 {
+        self.0.lock().clocks.get(host).copied().unwrap_or(0)
     }
 
     pub(crate) fn listen(&self, host: &str, address: &str) -> io::Result<Listener> {
@@ -171,10 +194,6 @@ impl SimNet {
         let mut state = self.0.lock();
         let (min, max) = state.latency_us;
         Duration::from_micros(state.random.random_range(min..max))
-    }
-
-    fn is_cut(&self, from: &str, to: &str) -> bool {
-        self.0.lock().cuts.contains(&(from.to_owned(), to.to_owned()))
     }
 
     fn pump(

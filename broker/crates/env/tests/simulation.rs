@@ -103,6 +103,66 @@ async fn a_one_way_cut_holds_bytes_back_until_it_is_healed() {
     assert!(matches!(read, Ok(Ok(_))), "nothing is lost, only late");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_paused_node_stands_still_until_it_is_resumed_or_killed() {
+    let simulation = Simulation::new(1);
+    let server = simulation.node("server");
+    server.spawn(echo(server.clone()));
+    let client = simulation.node("client");
+    client.sleep(Duration::from_millis(1)).await;
+    let mut stream = client.connect("server:9000").await.unwrap();
+    server.pause();
+    assert!(
+        ask(&client, &mut stream, b"x").await.is_none(),
+        "it answers while it is paused"
+    );
+    let mut queued = client.connect("server:9000").await.unwrap();
+    server.resume();
+    let mut answer = [0u8; 1];
+    let read = client
+        .timeout(Duration::from_secs(5), stream.read_exact(&mut answer))
+        .await;
+    assert!(matches!(read, Ok(Ok(_))), "what was sent to it is not lost");
+    assert!(ask(&client, &mut queued, b"y").await.is_some());
+    server.pause();
+    server.shut_down().await;
+    assert!(ask(&client, &mut queued, b"y").await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wall_clock_of_a_host_may_jump_and_its_monotonic_clock_does_not() {
+    let simulation = Simulation::new(1);
+    let (one, other) = (simulation.node("one"), simulation.node("other"));
+    let (now, instant) = (one.now(), one.instant());
+    simulation.net().set_clock("one", -5_000);
+    assert_eq!((one.now().0, other.now()), (now.0 - 5_000, now));
+    assert_eq!(one.instant(), instant);
+    simulation.net().set_clock("one", 0);
+    assert_eq!(one.now(), now);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cuts_are_mended_one_by_one() {
+    let net = Simulation::new(1).net().clone();
+    net.cut("a", "b");
+    net.cut("b", "a");
+    net.mend("a", "b");
+    assert!(!net.is_cut("a", "b") && net.is_cut("b", "a"));
+    net.heal();
+    assert!(!net.is_cut("b", "a"));
+}
+
+#[cfg(not(feature = "mutations"))]
+#[test]
+fn no_bug_is_on_in_a_build_without_them() {
+    const { assert!(!env::HAS_MUTATIONS && !env::mutation("skip-fence")) };
+    assert!(
+        !env::choose_mutation("skip-fence"),
+        "it cannot be turned on either"
+    );
+    assert!(!env::mutation("skip-fence"));
+}
+
 #[tokio::test]
 async fn tcp_on_the_real_machine() {
     let env = Env::production();

@@ -1,0 +1,103 @@
+//! What everybody in a run shares: the trace, the topics, the findings.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use env::Env;
+use history::{Anomaly, History, Operation, Span};
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+/// The lines of a run, in the order in which things happened.
+#[derive(Clone, Default)]
+pub(crate) struct Trace(Arc<Mutex<Vec<String>>>);
+
+impl Trace {
+    pub(crate) fn add(&self, env: &Env, line: impl std::fmt::Display) {
+        self.0.lock().push(format!("{} {line}", clock(env)));
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.0.lock().clone()
+    }
+}
+
+/// Time in ms since 2026 began, as runs do. For clients and the bucket, whose clocks are right.
+pub(crate) fn clock(env: &Env) -> i64 {
+    env.now().0 - 1_767_225_600_000
+}
+
+/// A topic that lives as long as the run.
+pub(crate) struct Topic {
+    pub(crate) name: &'static str,
+    pub(crate) partitions: i32,
+    pub(crate) configs: &'static [(&'static str, &'static str)],
+    /// Records vanish by retention: what the broker says is the beginning has to be believed.
+    pub(crate) expires: bool,
+    pub(crate) id: Mutex<Uuid>,
+    pub(crate) history: Mutex<History>,
+}
+
+impl Topic {
+    pub(crate) fn new(
+        name: &'static str,
+        partitions: i32,
+        configs: &'static [(&'static str, &'static str)],
+    ) -> Topic {
+        Topic {
+            name,
+            partitions,
+            configs,
+            expires: false,
+            id: Mutex::default(),
+            history: Mutex::new(History {
+                idempotent: true,
+                ..History::default()
+            }),
+        }
+    }
+}
+
+/// Shared by all clients of a run.
+#[derive(Default)]
+pub(crate) struct Lab {
+    pub(crate) trace: Trace,
+    pub(crate) bootstrap: Vec<String>,
+    pub(crate) topics: Vec<Topic>,
+    /// Histories of topics that were deleted again.
+    pub(crate) past: Mutex<Vec<History>>,
+    pub(crate) found: Mutex<Vec<Anomaly>>,
+    pub(crate) operations: Mutex<Vec<Operation>>,
+    pub(crate) faults: Mutex<Vec<Span>>,
+    /// Nothing is broken any more, and nothing is produced any more.
+    pub(crate) quiet: AtomicBool,
+}
+
+impl Lab {
+    pub(crate) fn topic(&self, name: &str) -> &Topic {
+        self.topics
+            .iter()
+            .find(|topic| topic.name == name)
+            .expect("a topic of the run")
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet.load(Relaxed)
+    }
+
+    /// Notes that a broker has broken its word.
+    pub(crate) fn broken(&self, env: &Env, what: impl Into<String>) {
+        let what = what.into();
+        self.trace.add(env, format_args!("BROKEN {what}"));
+        self.found.lock().push(Anomaly::Broken { what });
+    }
+
+    /// Notes that something took from `from` until now.
+    pub(crate) fn took(&self, env: &Env, what: impl Into<String>, from: i64) {
+        let span = Span { from, to: clock(env) };
+        self.operations.lock().push(Operation {
+            what: what.into(),
+            span,
+        });
+    }
+}

@@ -1,0 +1,326 @@
+//! The requests of the workload, and what matters in their answers.
+
+use bytes::Bytes;
+use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{
+    BrokerId, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, FetchRequest, GroupId,
+    InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, OffsetCommitRequest, OffsetFetchRequest,
+    ProduceRequest,
+};
+use kafka_protocol::protocol::StrBytes;
+use uuid::Uuid;
+
+use crate::client::{Client, Failure, ProducerId, Read, decode_batches, encode_batch, topic_name};
+
+/// How long a broker may take for a produce request, ms.
+const PRODUCE_TIMEOUT: i32 = 3_000;
+const ADMIN_TIMEOUT: i32 = 5_000;
+
+/// A partition to fetch, and from where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    pub(crate) topic: Uuid,
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+}
+
+/// What a Fetch says of one partition.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) topic: Uuid,
+    pub(crate) partition: i32,
+    pub(crate) error: i16,
+    pub(crate) high_watermark: i64,
+    pub(crate) log_start: i64,
+    pub(crate) records: Vec<Read>,
+}
+
+fn refused(what: &str, code: i16) -> Failure {
+    format!("{what}: error {code}")
+}
+
+fn missing() -> Failure {
+    "an answer without what was asked for".to_owned()
+}
+
+impl Client {
+    /// The id of a topic and its number of partitions; `None`: there is none.
+    pub(crate) async fn describe(&mut self, topic: &str) -> Result<Option<(Uuid, i32)>, Failure> {
+        let wanted = MetadataRequestTopic::default().with_name(Some(topic_name(topic)));
+        let request = MetadataRequest::default()
+            .with_topics(Some(vec![wanted]))
+            .with_allow_auto_topic_creation(false);
+        let response = self.call(&request, 12).await?;
+        let topic = response.topics.first().ok_or_else(missing)?;
+        match topic.error_code {
+            0 => Ok(Some((
+                topic.topic_id,
+                i32::try_from(topic.partitions.len()).unwrap_or(0),
+            ))),
+            3 => Ok(None),
+            code => Err(refused("Metadata", code)),
+        }
+    }
+
+    /// Creates a topic; one that is there is fine.
+    pub(crate) async fn create(
+        &mut self,
+        name: &str,
+        partitions: i32,
+        configs: &[(&str, &str)],
+    ) -> Result<(), Failure> {
+        let text = |text: &str| StrBytes::from_string(text.to_owned());
+        let configs = configs.iter().map(|(key, value)| {
+            CreatableTopicConfig::default()
+                .with_name(text(key))
+                .with_value(Some(text(value)))
+        });
+        let topic = CreatableTopic::default()
+            .with_name(topic_name(name))
+            .with_num_partitions(partitions)
+            .with_replication_factor(-1)
+            .with_configs(configs.collect());
+        let request = CreateTopicsRequest::default()
+            .with_topics(vec![topic])
+            .with_timeout_ms(ADMIN_TIMEOUT);
+        let response = self.call(&request, 5).await?;
+        match response.topics.first().ok_or_else(missing)?.error_code {
+            0 | 36 => Ok(()),
+            code => Err(refused("CreateTopics", code)),
+        }
+    }
+
+    /// Deletes a topic; one that is not there is fine.
+    pub(crate) async fn delete(&mut self, name: &str) -> Result<(), Failure> {
+        let request = DeleteTopicsRequest::default()
+            .with_topic_names(vec![topic_name(name)])
+            .with_timeout_ms(ADMIN_TIMEOUT);
+        let response = self.call(&request, 4).await?;
+        match response.responses.first().ok_or_else(missing)?.error_code {
+            0 | 3 => Ok(()),
+            code => Err(refused("DeleteTopics", code)),
+        }
+    }
+
+    pub(crate) async fn init_producer_id(&mut self) -> Result<ProducerId, Failure> {
+        let request = InitProducerIdRequest::default()
+            .with_transactional_id(None)
+            .with_transaction_timeout_ms(60_000);
+        let response = self.call(&request, 2).await?;
+        match response.error_code {
+            0 => Ok(ProducerId {
+                id: response.producer_id.0,
+                epoch: response.producer_epoch,
+            }),
+            code => Err(refused("InitProducerId", code)),
+        }
+    }
+
+    /// Produces records of one partition, all in flight at once, one batch and request each. For each: the offset, or
+    /// the error code, or why there is none.
+    pub(crate) async fn produce(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        producer: ProducerId,
+        records: &[(i32, u64)],
+    ) -> Vec<Result<Result<i64, i16>, Failure>> {
+        let now = self.env.now().0;
+        let requests: Result<Vec<ProduceRequest>, Failure> = records
+            .iter()
+            .map(|(sequence, value)| {
+                let data = PartitionProduceData::default()
+                    .with_index(partition)
+                    .with_records(Some(encode_batch(now, producer, *sequence, *value)?));
+                let topic = TopicProduceData::default()
+                    .with_name(topic_name(topic))
+                    .with_partition_data(vec![data]);
+                Ok(ProduceRequest::default()
+                    .with_transactional_id(None)
+                    .with_acks(-1)
+                    .with_timeout_ms(PRODUCE_TIMEOUT)
+                    .with_topic_data(vec![topic]))
+            })
+            .collect();
+        let requests = match requests {
+            Ok(requests) => requests,
+            Err(failure) => return vec![Err(failure); records.len()],
+        };
+        let answers = self.pipeline(&requests, 8).await.into_iter();
+        let outcome = |answer: Result<kafka_protocol::messages::ProduceResponse, Failure>| {
+            let answer = answer?;
+            let partition = answer
+                .responses
+                .first()
+                .and_then(|topic| topic.partition_responses.first());
+            match partition {
+                Some(partition) if partition.error_code == 0 => Ok(Ok(partition.base_offset)),
+                Some(partition) => Ok(Err(partition.error_code)),
+                None => Err(missing()),
+            }
+        };
+        answers.map(outcome).collect()
+    }
+
+    /// Fetches from all positions at once.
+    pub(crate) async fn fetch(&mut self, positions: &[Position]) -> Result<Vec<Fetched>, Failure> {
+        let mut topics: Vec<FetchTopic> = Vec::new();
+        for at in positions {
+            let partition = FetchPartition::default()
+                .with_partition(at.partition)
+                .with_fetch_offset(at.offset)
+                .with_partition_max_bytes(1 << 20);
+            match topics.last_mut().filter(|topic| topic.topic_id == at.topic) {
+                Some(topic) => topic.partitions.push(partition),
+                None => topics.push(
+                    FetchTopic::default()
+                        .with_topic_id(at.topic)
+                        .with_partitions(vec![partition]),
+                ),
+            }
+        }
+        let request = FetchRequest::default()
+            .with_replica_id(BrokerId(-1))
+            .with_max_wait_ms(500)
+            .with_min_bytes(1)
+            .with_max_bytes(10 << 20)
+            .with_session_id(0)
+            .with_session_epoch(-1)
+            .with_topics(topics);
+        let response = self.call(&request, 13).await?;
+        if response.error_code != 0 {
+            return Err(refused("Fetch", response.error_code));
+        }
+        let mut found = Vec::new();
+        for topic in response.responses {
+            for data in topic.partitions {
+                let asked = positions
+                    .iter()
+                    .find(|at| at.topic == topic.topic_id && at.partition == data.partition_index);
+                let asked = asked.ok_or_else(missing)?;
+                let records = data.records.unwrap_or_else(Bytes::new);
+                found.push(Fetched {
+                    topic: topic.topic_id,
+                    partition: data.partition_index,
+                    error: data.error_code,
+                    high_watermark: data.high_watermark,
+                    log_start: data.log_start_offset,
+                    records: decode_batches(&records, asked.offset)?,
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Offsets of all partitions of a topic at a timestamp (-1: end, -2: beginning).
+    pub(crate) async fn offsets(
+        &mut self,
+        topic: &str,
+        partitions: i32,
+        timestamp: i64,
+    ) -> Result<Vec<i64>, Failure> {
+        let wanted = (0..partitions).map(|partition| {
+            ListOffsetsPartition::default()
+                .with_partition_index(partition)
+                .with_timestamp(timestamp)
+        });
+        let wanted = ListOffsetsTopic::default()
+            .with_name(topic_name(topic))
+            .with_partitions(wanted.collect());
+        let request = ListOffsetsRequest::default()
+            .with_replica_id(BrokerId(-1))
+            .with_topics(vec![wanted]);
+        let response = self.call(&request, 4).await?;
+        let answered = response.topics.first().ok_or_else(missing)?;
+        let offset =
+            |partition: &kafka_protocol::messages::list_offsets_response::ListOffsetsPartitionResponse| {
+                match partition.error_code {
+                    0 => Ok(partition.offset),
+                    code => Err(refused("ListOffsets", code)),
+                }
+            };
+        answered.partitions.iter().map(offset).collect()
+    }
+
+    pub(crate) async fn delete_records(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        offset: i64,
+    ) -> Result<(), Failure> {
+        let wanted = DeleteRecordsPartition::default()
+            .with_partition_index(partition)
+            .with_offset(offset);
+        let topic = DeleteRecordsTopic::default()
+            .with_name(topic_name(topic))
+            .with_partitions(vec![wanted]);
+        let request = DeleteRecordsRequest::default()
+            .with_topics(vec![topic])
+            .with_timeout_ms(ADMIN_TIMEOUT);
+        let response = self.call(&request, 1).await?;
+        let answered = response.topics.first().and_then(|topic| topic.partitions.first());
+        match answered.ok_or_else(missing)?.error_code {
+            0 => Ok(()),
+            code => Err(refused("DeleteRecords", code)),
+        }
+    }
+
+    pub(crate) async fn commit_offset(
+        &mut self,
+        group: &str,
+        topic: &str,
+        partition: i32,
+        offset: i64,
+    ) -> Result<(), Failure> {
+        let wanted = OffsetCommitRequestPartition::default()
+            .with_partition_index(partition)
+            .with_committed_offset(offset);
+        let topic = OffsetCommitRequestTopic::default()
+            .with_name(topic_name(topic))
+            .with_partitions(vec![wanted]);
+        let request = OffsetCommitRequest::default()
+            .with_group_id(GroupId(StrBytes::from_string(group.to_owned())))
+            .with_generation_id_or_member_epoch(-1)
+            .with_topics(vec![topic]);
+        let response = self.call(&request, 7).await?;
+        let answered = response.topics.first().and_then(|topic| topic.partitions.first());
+        match answered.ok_or_else(missing)?.error_code {
+            0 => Ok(()),
+            code => Err(refused("OffsetCommit", code)),
+        }
+    }
+
+    /// The committed offset; -1: none.
+    pub(crate) async fn committed_offset(
+        &mut self,
+        group: &str,
+        topic: &str,
+        partition: i32,
+    ) -> Result<i64, Failure> {
+        let wanted = OffsetFetchRequestTopic::default()
+            .with_name(topic_name(topic))
+            .with_partition_indexes(vec![partition]);
+        let request = OffsetFetchRequest::default()
+            .with_group_id(GroupId(StrBytes::from_string(group.to_owned())))
+            .with_topics(Some(vec![wanted]));
+        let response = self.call(&request, 7).await?;
+        if response.error_code != 0 {
+            return Err(refused("OffsetFetch", response.error_code));
+        }
+        let answered = response.topics.first().and_then(|topic| topic.partitions.first());
+        let answered = answered.ok_or_else(missing)?;
+        match answered.error_code {
+            0 => Ok(answered.committed_offset),
+            code => Err(refused("OffsetFetch", code)),
+        }
+    }
+}

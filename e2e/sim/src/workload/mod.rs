@@ -1,0 +1,14 @@
+//! What clients do.
+
+mod admin;
+mod consumers;
+mod producers;
+
+pub(crate) use admin::{audit, come_and_go, commit_offsets, delete_records};
+pub(crate) use consumers::consume;
+pub(crate) use producers::{Work, produce_idempotent, produce_once};
+
+use std::time::Duration;
+
+/// After a failure.
+const PAUSE: Duration = Duration::from_millis(100);

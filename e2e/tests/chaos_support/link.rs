@@ -1,0 +1,52 @@
+//! A client's way to the cluster: one broker at a time, another one after a failure.
+
+use std::time::Duration;
+
+use e2e::wire::Wire;
+use kafka_protocol::protocol::Request;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// What a client waits for a connection or an answer: longer than it lets the broker take.
+const PATIENCE: Duration = Duration::from_secs(6);
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub struct Link {
+    brokers: Vec<String>,
+    wire: Option<Wire>,
+    pub random: StdRng,
+}
+
+impl Link {
+    pub fn new(brokers: &[String], seed: u64) -> Link {
+        Link {
+            brokers: brokers.to_vec(),
+            wire: None,
+            random: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    /// Asks the broker it is connected to, or any if there is none.
+    pub fn call<R: Request>(&mut self, request: &R, version: i16) -> anyhow::Result<R::Response> {
+        let answer = match &mut self.wire {
+            Some(wire) => wire.call(request, version),
+            None => {
+                let broker = &self.brokers[self.random.random_range(0..self.brokers.len())];
+                let mut wire = Wire::connect_within(broker, PATIENCE)?;
+                let answer = wire.call(request, version);
+                self.wire = Some(wire);
+                answer
+            }
+        };
+        if answer.is_err() {
+            self.leave();
+        }
+        answer
+    }
+
+    /// The next request goes to any broker.
+    pub fn leave(&mut self) {
+        self.wire = None;
+        std::thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,198 @@
+//! One run: a cluster, its clients, a nemesis, a verdict.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use e2e::clients::Library;
+use e2e::history::History;
+use e2e::netns::Network;
+use e2e::node::{Cluster, Plan};
+use e2e::s3::S3Server;
+use e2e::s3_proxy::{Profile, Proxy};
+use e2e::wire::Wire;
+
+use crate::consumer::Consumer;
+use crate::link::Link;
+use crate::nemesis::Nemesis;
+use crate::producer::produce;
+
+pub const TOPIC: &str = "chaos";
+pub const PARTITIONS: i32 = 6;
+/// No request of a client may stay unanswered for longer, whatever the nemesis does: its faults last 5 s at most, and
+/// processes of a debug build on a busy machine need a while to take over.
+pub const UNAVAILABLE: Duration = Duration::from_secs(60);
+/// Seconds after which a member that gets nothing ends; a group has to form again after a fault, too.
+const GROUP_IDLE: u64 = 90;
+const PRODUCERS: u64 = 3;
+/// Values of each producer.
+const VALUES: u64 = 1_000;
+/// Readers beside the group.
+const CONSUMERS: u64 = 2;
+
+/// Where the nodes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum World {
+    /// All on loopback: processes and the store fail.
+    Loopback,
+    /// Each in a network namespace: the network fails, and processes.
+    Namespaces,
+}
+
+/// A setting of the environment.
+pub fn number(name: &str, default: u64) -> anyhow::Result<u64> {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .with_context(|| format!("{name} is no number: {text}")),
+        Err(_) => Ok(default),
+    }
+}
+
+pub fn run(world: World, seed: u64) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let s3 = S3Server::start()?;
+    let network = match world {
+        World::Loopback => None,
+        World::Namespaces => Some(Arc::new(Network::new()?)),
+    };
+    let host = network
+        .as_ref()
+        .map_or("127.0.0.1".to_owned(), |network| network.host());
+    let proxy = Proxy::start(&host, &s3.endpoint(), Some(Profile::S3_STANDARD), seed)?;
+    let mut cluster = Cluster::start(Plan {
+        store: Some(s3.url_through(&proxy.endpoint(), "chaos")),
+        environment: s3.environment(),
+        network: network.clone(),
+        ..Plan::default()
+    })?;
+    let mut nemesis = Nemesis::new(seed, &mut cluster, &proxy, network.as_deref());
+    let mut history = History {
+        idempotent: true,
+        ..History::default()
+    };
+    let result = live(world, seed, &mut nemesis, &mut history).and_then(|()| judge(&history));
+    let journal = std::mem::take(&mut nemesis.journal);
+    let panics = cluster
+        .nodes()
+        .filter(|node| node.log().contains("panicked"))
+        .map(|node| node.id)
+        .collect::<Vec<_>>();
+    let result = match panics.is_empty() {
+        true => result,
+        false => result.and_then(|()| bail!("nodes {panics:?} panicked")),
+    };
+    let faults = proxy.counts();
+    if let Err(error) = result {
+        let kept = keep(world, seed, &mut cluster, &journal, &history)?;
+        bail!(
+            "{world:?}, seed {seed}: {error:#}\nlogs: {}\n{}",
+            kept.display(),
+            journal.join("\n")
+        );
+    }
+    println!(
+        "{world:?}, seed {seed}: {} records, {} steps, {} requests to the store, {} of them faulty, {:.0?}",
+        history.acked.len(),
+        journal.len(),
+        faults.requests.values().sum::<u64>(),
+        faults.faults(),
+        start.elapsed()
+    );
+    Ok(())
+}
+
+/// The clients' life: all of them work while the nemesis does.
+fn live(world: World, seed: u64, nemesis: &mut Nemesis<'_>, history: &mut History) -> anyhow::Result<()> {
+    let bootstrap = nemesis.cluster.bootstrap();
+    let brokers: Vec<String> = bootstrap.split(',').map(str::to_owned).collect();
+    Wire::connect(&brokers[0])?.create_topic(TOPIC, PARTITIONS)?;
+    let total = PRODUCERS * VALUES;
+    let group = Library::FranzGo.consume(&bootstrap, TOPIC, "group", total, GROUP_IDLE)?;
+    let (hurry, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let steps = number("DISKLESS_CHAOS_STEPS", 5)?;
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let link = |client: u64| Link::new(&brokers, seed * 100 + client);
+        let (hurry, done) = (&hurry, &done);
+        let producers: Vec<_> = (0..PRODUCERS)
+            .map(|i| {
+                let link = link(i);
+                scope.spawn(move || produce(link, i * VALUES, VALUES, hurry))
+            })
+            .collect();
+        let consumers: Vec<_> = (0..CONSUMERS)
+            .map(|i| {
+                let consumer = Consumer::new(link(PRODUCERS + i));
+                scope.spawn(move || consumer.read(total, || done.load(Ordering::Relaxed)))
+            })
+            .collect();
+        let nemesis = nemesis.run(world, steps);
+        hurry.store(true, Ordering::Relaxed);
+        let produced: Vec<_> = producers.into_iter().map(|thread| thread.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        let consumed: Vec<_> = consumers.into_iter().map(|thread| thread.join()).collect();
+        nemesis?;
+        for (i, lines) in (0..).zip(produced) {
+            history.add_producer(&lines.expect("a producer's thread")?, i * VALUES, VALUES);
+        }
+        for lines in consumed {
+            history.add_consumer(&lines.expect("a consumer's thread")?);
+        }
+        Ok(())
+    })?;
+    let group = group.finish()?;
+    let got: BTreeSet<&str> = group
+        .lines()
+        .filter_map(|line| line.strip_prefix("got ")?.split(' ').next())
+        .collect();
+    let got = got.len() as u64;
+    let last = Consumer::new(Link::new(&brokers, seed * 100 + 99));
+    history.add_consumer(&last.read_to_end()?);
+    // It gives up after a while without records: that is no loss.
+    if got < total {
+        judge(history)?;
+        bail!("unavailable: the group got nothing more for {GROUP_IDLE} s after {got} of {total} records");
+    }
+    history.add_consumer(&group);
+    Ok(())
+}
+
+fn judge(history: &History) -> anyhow::Result<()> {
+    let mut found = history.check(20);
+    // Each reader by itself: what the group skipped is lost, although others got it.
+    for read in &history.reads {
+        let alone = History {
+            reads: vec![read.clone()],
+            ..history.clone()
+        };
+        found.extend(alone.check(20));
+    }
+    if history.acked.len() as u64 != PRODUCERS * VALUES {
+        bail!("{} of {} acknowledged", history.acked.len(), PRODUCERS * VALUES);
+    }
+    if !found.is_empty() {
+        bail!("anomalies: {found:?}");
+    }
+    Ok(())
+}
+
+/// Puts what explains a failure where it survives.
+fn keep(
+    world: World,
+    seed: u64,
+    cluster: &mut Cluster,
+    journal: &[String],
+    history: &History,
+) -> anyhow::Result<PathBuf> {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{world:?}-{seed}"));
+    std::fs::create_dir_all(&dir)?;
+    for node in cluster.nodes() {
+        std::fs::write(dir.join(format!("node-{}.log", node.id)), node.log())?;
+    }
+    std::fs::write(dir.join("journal.txt"), journal.join("\n"))?;
+    std::fs::write(dir.join("history.txt"), format!("{history:#?}"))?;
+    Ok(dir)
+}
