@@ -27,7 +27,14 @@ pub struct ControllerHost {
     pool: Pool,
     settings: Settings,
     metadata: Metadata,
-    current: Mutex<Option<Arc<ControllerService>>>,
+    seat: Mutex<Seat>,
+}
+
+#[derive(Default)]
+struct Seat {
+    current: Option<Arc<ControllerService>>,
+    /// The log is being opened: the bucket may name this node already.
+    opening: bool,
 }
 
 impl ControllerHost {
@@ -47,13 +54,18 @@ impl ControllerHost {
             pool,
             settings,
             metadata,
-            current: Mutex::new(None),
+            seat: Mutex::default(),
         })
     }
 
     /// The controller, if this node is it.
     pub fn current(&self) -> Option<Arc<ControllerService>> {
-        self.current.lock().clone()
+        self.seat.lock().current.clone()
+    }
+
+    /// Whether this node is about to be the controller.
+    pub fn is_opening(&self) -> bool {
+        self.seat.lock().opening
     }
 
     /// Takes the cluster log over, unless this node leads it already or another one has in the meantime.
@@ -74,6 +86,7 @@ impl ControllerHost {
         });
         let image = self.metadata.image();
         let before = self.metadata.is_known().then(|| image.record());
+        self.seat.lock().opening = true;
         let opened = ControllerService::open(
             &self.env,
             self.log.clone(),
@@ -82,13 +95,16 @@ impl ControllerHost {
             self.settings.clone(),
             before,
         );
-        match opened.await {
+        let opened = opened.await;
+        let mut seat = self.seat.lock();
+        seat.opening = false;
+        match opened {
             Ok(service) => {
-                *self.current.lock() = Some(service.clone());
+                seat.current = Some(service.clone());
                 let host = self.clone();
                 self.env.spawn(async move {
                     service.ended().await;
-                    *host.current.lock() = None;
+                    host.seat.lock().current = None;
                 });
             }
             Err(end) => tracing::info!(?end, "did not become controller"),

@@ -73,9 +73,12 @@ impl Internal {
         match self.coordination.controller.current() {
             Some(controller) => controller.heartbeat(&request).await,
             None => {
-                let error_code = ResponseError::NotController.code();
+                let error = match self.coordination.controller.is_opening() {
+                    true => ResponseError::CoordinatorLoadInProgress,
+                    false => ResponseError::NotController,
+                };
                 HeartbeatResponse {
-                    error_code,
+                    error_code: error.code(),
                     controller_epoch: 0,
                     image: None,
                     lead: Vec::new(),

@@ -23,8 +23,13 @@ use crate::rpc::{Pool, RpcError};
 const HOLD: Duration = Duration::from_millis(500);
 /// A heartbeat without an answer for this long counts as silence.
 const ANSWER: Duration = Duration::from_millis(1_500);
-/// A coordinator takes over from a controller that has been silent for this long.
+/// A coordinator takes over from a controller that has been silent for this long, twice as long after each change of the
+/// seat, up to the longest, until it has rested for a while.
 const SILENCE: Duration = Duration::from_secs(2);
+const LONGEST_SILENCE: Duration = Duration::from_secs(16);
+const REST: Duration = Duration::from_secs(60);
+/// From one that is still opening the log, after this long.
+const OPENING: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the node does about leaving.
@@ -70,8 +75,55 @@ enum Absent {
     Gone,
     /// No answer: it may be alive.
     Silent,
+    /// It has taken the seat and is not ready yet.
+    Opening,
     /// It answered, and does not take this node.
     Refused,
+}
+
+/// When a controller has been absent for too long. Coordinators that are too slow to answer in time would depose each
+/// other for ever if every one of them was given the same short time.
+struct Patience {
+    /// Last sign of a controller that serves, or a change of the seat.
+    heard: Instant,
+    /// The last change.
+    changed: Option<Instant>,
+    silence: Duration,
+}
+
+impl Patience {
+    fn new(now: Instant) -> Patience {
+        Patience {
+            heard: now,
+            changed: None,
+            silence: SILENCE,
+        }
+    }
+
+    fn heard(&mut self, now: Instant) {
+        self.heard = now;
+        let rested = |changed| now.saturating_duration_since(changed) >= REST;
+        if self.changed.is_some_and(rested) {
+            *self = Patience::new(now);
+        }
+    }
+
+    fn changed(&mut self, now: Instant) {
+        self.heard = now;
+        if self.changed.replace(now).is_some() {
+            self.silence = (self.silence * 2).min(LONGEST_SILENCE);
+        }
+    }
+
+    fn is_over(&self, absent: &Absent, now: Instant) -> bool {
+        let silent_for = now.saturating_duration_since(self.heard);
+        match absent {
+            Absent::Gone => true,
+            Absent::Silent => silent_for >= self.silence,
+            Absent::Opening => silent_for >= OPENING,
+            Absent::Refused => false,
+        }
+    }
 }
 
 impl Membership {
@@ -106,7 +158,7 @@ impl Membership {
     /// Runs until the node has told the controller that it leaves, or the node ends.
     pub async fn run(mut self) {
         let mut controller: Option<String> = None;
-        let mut last_answer = self.env.instant();
+        let mut patience = Patience::new(self.env.instant());
         loop {
             if controller.is_none() {
                 controller = self.find_controller().await;
@@ -117,7 +169,7 @@ impl Membership {
             };
             match outcome {
                 Ok(stage) => {
-                    last_answer = self.env.instant();
+                    patience.heard(self.env.instant());
                     if stage == Some(Stage::Leaving) {
                         return;
                     }
@@ -125,16 +177,18 @@ impl Membership {
                 Err(_) if *self.stage.borrow() == Stage::Leaving => return,
                 Err(Absent::Refused) => {
                     // Another process has this node's id: a controller there is.
-                    last_answer = self.env.instant();
+                    patience.heard(self.env.instant());
                     self.env.sleep(self.env.jittered(PAUSE)).await;
                 }
                 Err(absent) => {
                     self.env.sleep(self.env.jittered(PAUSE)).await;
-                    let named = self.find_controller().await;
-                    if named == controller {
-                        self.consider_take_over(absent, last_answer).await;
-                        controller = self.find_controller().await;
-                    } else {
+                    let mut named = self.find_controller().await;
+                    if named == controller && patience.is_over(&absent, self.env.instant()) {
+                        self.take_over().await;
+                        named = self.find_controller().await;
+                    }
+                    if named != controller {
+                        patience.changed(self.env.instant());
                         controller = named;
                     }
                 }
@@ -153,15 +207,10 @@ impl Membership {
         }
     }
 
-    async fn consider_take_over(&self, absent: Absent, last_answer: Instant) {
-        let Some(coordination) = &self.coordination else {
-            return;
-        };
-        if *self.stage.borrow() != Stage::Active {
-            return;
-        }
-        let silent_for = self.env.instant().saturating_duration_since(last_answer);
-        if matches!(absent, Absent::Gone) || silent_for >= SILENCE {
+    async fn take_over(&self) {
+        if let Some(coordination) = &self.coordination
+            && *self.stage.borrow() == Stage::Active
+        {
             coordination.controller.take_over().await;
         }
     }
@@ -209,6 +258,9 @@ impl Membership {
                 Ok(Some(stage))
             }
             Ok(answer) if answer.error_code == ResponseError::NotController.code() => Err(Absent::Gone),
+            Ok(answer) if answer.error_code == ResponseError::CoordinatorLoadInProgress.code() => {
+                Err(Absent::Opening)
+            }
             Ok(answer) => {
                 if !std::mem::replace(&mut self.refused, true) {
                     let error = ResponseError::try_from_code(answer.error_code);
@@ -242,5 +294,32 @@ impl Membership {
         if let Some(coordination) = &self.coordination {
             coordination.shards.assign(&answer.lead, &answer.follow);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seat_that_changes_hands_often_is_left_longer_to_who_has_it() {
+        let begin = Env::production().instant();
+        let after = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut patience = Patience::new(begin);
+        assert!(patience.is_over(&Absent::Gone, after(0)), "nobody is there");
+        assert!(!patience.is_over(&Absent::Silent, after(1)));
+        assert!(patience.is_over(&Absent::Silent, after(2)));
+        assert!(!patience.is_over(&Absent::Opening, after(2)), "it is on its way");
+        assert!(patience.is_over(&Absent::Opening, after(30)));
+        // The first change tells nothing; those after it do.
+        for (changed, silence) in [(10, 2), (20, 4), (30, 8), (40, 16), (50, 16)] {
+            patience.changed(after(changed));
+            assert!(!patience.is_over(&Absent::Silent, after(changed + silence - 1)));
+            assert!(patience.is_over(&Absent::Silent, after(changed + silence)));
+        }
+        patience.heard(after(109));
+        assert!(!patience.is_over(&Absent::Silent, after(112)));
+        patience.heard(after(110));
+        assert!(patience.is_over(&Absent::Silent, after(112)), "it has rested");
     }
 }

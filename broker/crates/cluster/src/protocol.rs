@@ -52,7 +52,8 @@ flex_struct! {
 }
 
 flex_struct! {
-    /// NOT_CONTROLLER: ask who owns the log `cluster` now. DUPLICATE_BROKER_REGISTRATION: another live process has
+    /// NOT_CONTROLLER: ask who owns the log `cluster` now. COORDINATOR_LOAD_IN_PROGRESS: this node is about to be the
+    /// controller. DUPLICATE_BROKER_REGISTRATION: another live process has
     /// this node id.
     pub struct HeartbeatResponse {
         /// 0: no error.
