@@ -29,7 +29,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 const LONGEST_SILENCE: Duration = Duration::from_secs(16);
 const REST: Duration = Duration::from_secs(60);
 /// From one that is still opening the log, after this long.
-const OPENING: Duration = Duration::from_secs(30);
+const OPENING: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the node does about leaving.
@@ -88,6 +88,8 @@ struct Patience {
     heard: Instant,
     /// The last change.
     changed: Option<Instant>,
+    /// Who has the seat.
+    controller: Option<String>,
     silence: Duration,
 }
 
@@ -96,6 +98,7 @@ impl Patience {
         Patience {
             heard: now,
             changed: None,
+            controller: None,
             silence: SILENCE,
         }
     }
@@ -104,11 +107,16 @@ impl Patience {
         self.heard = now;
         let rested = |changed| now.saturating_duration_since(changed) >= REST;
         if self.changed.is_some_and(rested) {
-            *self = Patience::new(now);
+            (self.changed, self.silence) = (None, SILENCE);
         }
     }
 
-    fn changed(&mut self, now: Instant) {
+    /// `controller` has the seat, now or already.
+    fn named(&mut self, controller: &str, now: Instant) {
+        if self.controller.as_deref() == Some(controller) {
+            return;
+        }
+        self.controller = Some(controller.to_owned());
         self.heard = now;
         if self.changed.replace(now).is_some() {
             self.silence = (self.silence * 2).min(LONGEST_SILENCE);
@@ -120,7 +128,7 @@ impl Patience {
         match absent {
             Absent::Gone => true,
             Absent::Silent => silent_for >= self.silence,
-            Absent::Opening => silent_for >= OPENING,
+            Absent::Opening => silent_for >= self.silence.max(OPENING),
             Absent::Refused => false,
         }
     }
@@ -163,6 +171,9 @@ impl Membership {
             if controller.is_none() {
                 controller = self.find_controller().await;
             }
+            if let Some(controller) = &controller {
+                patience.named(controller, self.env.instant());
+            }
             let outcome = match &controller {
                 Some(address) => self.beat(address).await,
                 None => Err(Absent::Gone),
@@ -182,13 +193,11 @@ impl Membership {
                 }
                 Err(absent) => {
                     self.env.sleep(self.env.jittered(PAUSE)).await;
-                    let mut named = self.find_controller().await;
+                    let named = self.find_controller().await;
                     if named == controller && patience.is_over(&absent, self.env.instant()) {
                         self.take_over().await;
-                        named = self.find_controller().await;
-                    }
-                    if named != controller {
-                        patience.changed(self.env.instant());
+                        controller = self.find_controller().await;
+                    } else {
                         controller = named;
                     }
                 }
@@ -310,10 +319,12 @@ mod tests {
         assert!(!patience.is_over(&Absent::Silent, after(1)));
         assert!(patience.is_over(&Absent::Silent, after(2)));
         assert!(!patience.is_over(&Absent::Opening, after(2)), "it is on its way");
-        assert!(patience.is_over(&Absent::Opening, after(30)));
+        assert!(patience.is_over(&Absent::Opening, after(8)));
+        patience.named("0", after(9));
         // The first change tells nothing; those after it do.
-        for (changed, silence) in [(10, 2), (20, 4), (30, 8), (40, 16), (50, 16)] {
-            patience.changed(after(changed));
+        for (changed, silence) in [(10, 4), (20, 8), (30, 16), (50, 16)] {
+            patience.named(&changed.to_string(), after(changed));
+            patience.named(&changed.to_string(), after(changed + 1));
             assert!(!patience.is_over(&Absent::Silent, after(changed + silence - 1)));
             assert!(patience.is_over(&Absent::Silent, after(changed + silence)));
         }

@@ -249,7 +249,11 @@ fn a_committed_offset_is_the_last_acknowledged_or_one_that_was_given_up() {
     assert_eq!(check(&[Fetched(-1), Sent(3), Acked(3), Fetched(3)]), []);
     assert_eq!(check(&[Sent(3), Acked(3), Sent(5), Fetched(5), Fetched(3)]), []);
     assert_eq!(check(&[Sent(3), Sent(5), Acked(5), Fetched(5)]), []);
-    assert_eq!(check(&[Sent(3), Sent(5), Acked(5), Fetched(3)]), [], "it came late");
+    assert_eq!(
+        check(&[Sent(3), Sent(5), Acked(5), Fetched(3)]),
+        [],
+        "it came late"
+    );
     assert_eq!(check(&[Sent(3), Acked(3), Fetched(-1)]).len(), 1, "forgotten");
     assert_eq!(
         check(&[Sent(3), Acked(3), Sent(5), Acked(5), Fetched(3)]).len(),
