@@ -20,6 +20,8 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+/// What [`Member`] commits offsets of.
+const COMMITTED: &str = "anything";
 const COUNT: u64 = 3_000;
 /// COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the client is to try again.
 const TRY_AGAIN: [i16; 3] = [14, 15, 16];
@@ -97,6 +99,7 @@ fn the_others_take_over_from_a_killed_member() -> anyhow::Result<()> {
 fn a_stable_group_lives_through_killed_coordinators() -> anyhow::Result<()> {
     let mut cluster = Cluster::start(Plan::default())?;
     let broker = format!("127.0.0.1:{}", cluster.brokers[0].port);
+    Wire::connect(&broker)?.create_topic(COMMITTED, 1)?;
     let mut member = Member::join(&broker, "steady")?;
     for round in 1..=3i64 {
         assert_eq!(member.commit(round * 10)?, 0);
@@ -245,7 +248,7 @@ impl Member {
             .with_committed_offset(offset)
             .with_committed_metadata(Some(text("where I am")));
         let topic = OffsetCommitRequestTopic::default()
-            .with_name(topic_name("anything"))
+            .with_name(topic_name(COMMITTED))
             .with_partitions(vec![partition]);
         let request = OffsetCommitRequest::default()
             .with_group_id(self.group.clone())
@@ -260,7 +263,7 @@ impl Member {
 
     fn committed(&mut self) -> anyhow::Result<(i64, Option<StrBytes>)> {
         let topic = OffsetFetchRequestTopic::default()
-            .with_name(topic_name("anything"))
+            .with_name(topic_name(COMMITTED))
             .with_partition_indexes(vec![0]);
         let request = OffsetFetchRequest::default()
             .with_group_id(self.group.clone())
