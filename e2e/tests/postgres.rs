@@ -1,6 +1,8 @@
 //! The metadata log in PostgreSQL: the suite of every engine, what a database can do to a log, and a cluster on it.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests")]
 
+mod postgres_support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,30 +13,13 @@ use bytes::Bytes;
 use e2e::postgres::Postgres;
 use env::Env;
 use metalog::{
-    Database, LogError, LogOffset, Logs, MetadataLog, ObjectLog, Options, Owner, PostgresLog,
-    PostgresSettings,
+    Database, LogError, LogOffset, Logs, MetadataLog, ObjectLog, Options, PostgresLog, PostgresSettings,
 };
+use postgres_support::{owner, settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const DAY: Duration = Duration::from_secs(86_400);
-
-fn settings(server: &Postgres) -> PostgresSettings {
-    PostgresSettings {
-        url: server.url(),
-        password_file: Some(server.password_file()),
-        ca_file: None,
-        cluster: "c".to_owned(),
-    }
-}
-
-fn owner(env: &Env, node_id: i32) -> Owner {
-    Owner {
-        node_id,
-        incarnation: env.uuid(),
-        address: format!("node-{node_id}:9190"),
-    }
-}
 
 fn entry(text: &str) -> Vec<Bytes> {
     vec![Bytes::copy_from_slice(text.as_bytes())]

@@ -12,6 +12,8 @@
 #[path = "../../broker/crates/metalog/tests/support/mod.rs"]
 mod support;
 
+mod postgres_support;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,28 +23,12 @@ use e2e::history::History;
 use e2e::node::{Cluster, Plan};
 use e2e::postgres::Postgres;
 use env::Env;
-use metalog::{Database, LogError, MetadataLog, Owner, PostgresLog, PostgresSettings};
+use metalog::{Database, LogError, MetadataLog, PostgresLog, PostgresSettings};
+use postgres_support::{owner, settings};
 use support::{SharedHistory, check, lead, rebuild};
 
 const RUN: Duration = Duration::from_secs(40);
 const REST: Duration = Duration::from_millis(300);
-
-fn settings(server: &Postgres) -> PostgresSettings {
-    PostgresSettings {
-        url: server.url(),
-        password_file: Some(server.password_file()),
-        ca_file: None,
-        cluster: "c".to_owned(),
-    }
-}
-
-fn owner(env: &Env, node_id: i32) -> Owner {
-    Owner {
-        node_id,
-        incarnation: env.uuid(),
-        address: format!("node-{node_id}:9190"),
-    }
-}
 
 /// Leads, dies, leads again, like a process that is restarted.
 async fn node(id: i32, settings: PostgresSettings, store: SharedStore, env: Env, history: SharedHistory) {

@@ -163,6 +163,19 @@ impl StoredSlot {
 }
 
 impl Manifest {
+    /// What the leader of this term writes at `offset`, behind the slot with the hash `previous`.
+    pub(crate) fn slot(&self, previous: Hash, offset: LogOffset, entries: Vec<Bytes>) -> StoredSlot {
+        StoredSlot {
+            nonce: self.nonce,
+            previous,
+            slot: Slot {
+                offset,
+                epoch: self.epoch,
+                entries,
+            },
+        }
+    }
+
     /// The first manifest of the term after `newest`.
     pub(crate) fn next_term(newest: Option<Manifest>, owner: &Owner, nonce: Uuid) -> Manifest {
         match newest {

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use blob::SharedStore;
 use bytes::Bytes;
-use env::{Env, Instant};
+use env::Env;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -225,10 +225,6 @@ pub trait LogWriter: Send + Sync {
 
     /// The offset that the next append gets.
     fn tail(&self) -> LogOffset;
-
-    /// The last instant at which this writer is known to have been the owner. Strict reads are served only
-    /// while it is young, so that a deposed leader goes quiet; safety of appends does not rest on it.
-    fn confirmed_at(&self) -> Instant;
 
     /// Appends a slot. Returns its offset once it is durable. While the store fails it tries for ever: bound it
     /// by dropping the future, which closes the writer.

@@ -445,16 +445,7 @@ impl MetadataLog for PostgresLog {
             }
         };
         let opened = (manifest.epoch, manifest.snapshot.clone(), manifest.log_start);
-        let started = shared.env.instant();
-        let fence = StoredSlot {
-            nonce,
-            previous: chain,
-            slot: Slot {
-                offset: tail,
-                epoch: manifest.epoch,
-                entries: Vec::new(),
-            },
-        };
+        let fence = manifest.slot(chain, tail, Vec::new());
         let body = Bytes::from(fence.encode()?.concat());
         match append(shared, &link, id, &manifest, tail, &body).await? {
             Appended::Ours => {}
@@ -463,7 +454,7 @@ impl MetadataLog for PostgresLog {
         let (next, own_hash) = (tail.next(), hash(&[body]));
         tracing::info!(log = shared.name, epoch = %manifest.epoch, tail = %next, "metadata log taken over");
         shared.database.tell(&link, id, next).await;
-        let writer = Writer::new(shared.clone(), link, id, manifest, next, own_hash, started);
+        let writer = Writer::new(shared.clone(), link, id, manifest, next, own_hash);
         let (epoch, snapshot, log_start) = opened;
         Ok(Opened {
             writer: Box::new(writer),

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Created, Moment, Patience, Shared};
 use crate::bucket::{self, failed};
 use crate::format::{Hash, MAX_MANIFEST, MAX_SLOT, Manifest, StoredSlot, corrupt, genesis, hash};
-use crate::{LogError, LogOffset, Owner, Slot};
+use crate::{LogError, LogOffset, Owner};
 
 impl Shared {
     /// Creates manifests until one of ours is the newest.
@@ -114,17 +114,7 @@ impl Shared {
             return Ok((previous, tail));
         }
         loop {
-            let slot = Slot {
-                offset: tail,
-                epoch: manifest.epoch,
-                entries: Vec::new(),
-            };
-            let stored = StoredSlot {
-                nonce: manifest.nonce,
-                previous,
-                slot,
-            };
-            let body = stored.encode()?;
+            let body = manifest.slot(previous, tail, Vec::new()).encode()?;
             let key = self.slot_key(tail);
             match self.create(&key, &body, MAX_SLOT, Patience::Bounded).await? {
                 Created::Ours => {

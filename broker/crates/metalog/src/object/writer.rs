@@ -8,7 +8,7 @@ use env::Instant;
 use super::{Created, Moment, Patience, Shared};
 use crate::bucket;
 use crate::format::{Hash, MAX_MANIFEST, MAX_SLOT, Manifest, StoredSlot, corrupt, hash};
-use crate::{Epoch, LogError, LogOffset, LogWriter, Slot, SnapshotRef};
+use crate::{Epoch, LogError, LogOffset, LogWriter, SnapshotRef};
 
 /// How often a busy writer looks whether somebody is taking over.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -194,25 +194,11 @@ impl LogWriter for Writer {
         self.next
     }
 
-    fn confirmed_at(&self) -> Instant {
-        self.confirmed.instant
-    }
-
     async fn append(&mut self, entries: Vec<Bytes>) -> Result<LogOffset, LogError> {
         if entries.is_empty() {
             return Err(LogError::Invalid("an append without entries".to_owned()));
         }
-        let slot = Slot {
-            offset: self.next,
-            epoch: self.manifest.epoch,
-            entries,
-        };
-        let stored = StoredSlot {
-            nonce: self.manifest.nonce,
-            previous: self.previous,
-            slot,
-        };
-        let body = stored.encode()?;
+        let body = self.manifest.slot(self.previous, self.next, entries).encode()?;
         let started = self.begin()?;
         let result = self.write_slot(started, &body).await;
         self.end(result).await

@@ -3,15 +3,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use env::Instant;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::database::{Link, Param};
 use super::{Shared, signed};
 use crate::bucket;
-use crate::format::{Hash, Manifest, StoredSlot, corrupt, hash};
-use crate::{Epoch, LogError, LogOffset, LogWriter, Slot, SnapshotRef};
+use crate::format::{Hash, Manifest, corrupt, hash};
+use crate::{Epoch, LogError, LogOffset, LogWriter, SnapshotRef};
 
 /// What became of a slot.
 pub(super) enum Appended {
@@ -86,8 +85,6 @@ pub(super) struct Writer {
     next: LogOffset,
     /// Hash of slot `next - 1`.
     previous: Hash,
-    /// We were the owner then.
-    confirmed: Instant,
     /// Why nothing more can be written. Set while a write is under way, so that one that is dropped leaves it set.
     ended: Option<LogError>,
 }
@@ -100,7 +97,6 @@ impl Writer {
         manifest: Manifest,
         next: LogOffset,
         previous: Hash,
-        confirmed: Instant,
     ) -> Writer {
         Writer {
             shared,
@@ -109,7 +105,6 @@ impl Writer {
             manifest,
             next,
             previous,
-            confirmed,
             ended: None,
         }
     }
@@ -124,15 +119,9 @@ impl Writer {
         }
     }
 
-    /// Keeps the error that ends the writer, or the instant at which it was confirmed.
-    fn end<T>(&mut self, started: Instant, result: Result<T, LogError>) -> Result<T, LogError> {
-        match &result {
-            Ok(_) => {
-                self.confirmed = started;
-                self.ended = None;
-            }
-            Err(error) => self.ended = Some(error.clone()),
-        }
+    /// Keeps the error that ends the writer.
+    fn end(&mut self, result: Result<(), LogError>) -> Result<(), LogError> {
+        self.ended = result.as_ref().err().cloned();
         result
     }
 
@@ -149,12 +138,11 @@ impl Writer {
         *pause = (*pause * 2).min(Duration::from_secs(3));
     }
 
-    async fn write_slot(&self, body: &Bytes) -> Result<Instant, LogError> {
+    async fn write_slot(&self, body: &Bytes) -> Result<(), LogError> {
         let mut pause = Duration::from_millis(50);
         loop {
-            let started = self.shared.env.instant();
             match append(&self.shared, &self.link, self.id, &self.manifest, self.next, body).await {
-                Ok(Appended::Ours) => return Ok(started),
+                Ok(Appended::Ours) => return Ok(()),
                 Ok(Appended::Not(error)) => return Err(error),
                 Err(LogError::Unavailable(error)) => self.pause(&mut pause, "append", &error).await,
                 Err(error) => return Err(error),
@@ -162,15 +150,13 @@ impl Writer {
         }
     }
 
-    async fn write_manifest(&self, manifest: &Manifest) -> Result<Instant, LogError> {
+    async fn write_manifest(&self, manifest: &Manifest) -> Result<(), LogError> {
         let mut pause = Duration::from_millis(50);
         let before = signed(self.manifest.sequence);
         loop {
-            let started = self.shared.env.instant();
             match self.try_manifest(before, manifest).await {
-                Ok(()) => return Ok(started),
                 Err(LogError::Unavailable(error)) => self.pause(&mut pause, "snapshot", &error).await,
-                Err(error) => return Err(error),
+                done => return done,
             }
         }
     }
@@ -199,29 +185,15 @@ impl LogWriter for Writer {
         self.next
     }
 
-    fn confirmed_at(&self) -> Instant {
-        self.confirmed
-    }
-
     async fn append(&mut self, entries: Vec<Bytes>) -> Result<LogOffset, LogError> {
         if entries.is_empty() {
             return Err(LogError::Invalid("an append without entries".to_owned()));
         }
-        let slot = Slot {
-            offset: self.next,
-            epoch: self.manifest.epoch,
-            entries,
-        };
-        let stored = StoredSlot {
-            nonce: self.manifest.nonce,
-            previous: self.previous,
-            slot,
-        };
+        let stored = self.manifest.slot(self.previous, self.next, entries);
         let body = Bytes::from(stored.encode()?.concat());
         self.begin()?;
         let written = self.write_slot(&body).await;
-        let started = written.as_ref().map_or(self.confirmed, |started| *started);
-        self.end(started, written)?;
+        self.end(written)?;
         let offset = self.next;
         self.previous = hash(&[body]);
         self.next = offset.next();
@@ -247,8 +219,7 @@ impl LogWriter for Writer {
         }
         self.begin()?;
         let written = self.write_manifest(&manifest).await;
-        let started = written.as_ref().map_or(self.confirmed, |started| *started);
-        self.end(started, written)?;
+        self.end(written)?;
         self.manifest = manifest;
         Ok(())
     }
@@ -257,7 +228,6 @@ impl LogWriter for Writer {
         if let Some(error) = &self.ended {
             return Err(error.clone());
         }
-        let started = self.shared.env.instant();
         let row = match self.shared.row(Some(&self.link)).await {
             Err(error @ LogError::Unavailable(_)) => return Err(error),
             row => row,
@@ -278,6 +248,6 @@ impl LogWriter for Writer {
             },
             Err(error) => Err(error),
         };
-        self.end(started, still)
+        self.end(still)
     }
 }

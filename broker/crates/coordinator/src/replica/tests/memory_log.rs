@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use env::{Env, Instant};
+use env::Env;
 use metalog::{LogError, LogWriter, MetadataLog, Opened, Owner, Slot, SnapshotRef};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -128,7 +128,6 @@ impl MetadataLog for MemoryLog {
         let writer = Box::new(MemoryWriter {
             log: self.clone(),
             epoch,
-            confirmed_at: self.0.env.instant(),
         });
         let (snapshot, log_start) = (state.snapshot.clone(), LogOffset(state.log_start));
         Ok(Opened {
@@ -193,7 +192,6 @@ impl MetadataLog for MemoryLog {
 struct MemoryWriter {
     log: MemoryLog,
     epoch: Epoch,
-    confirmed_at: Instant,
 }
 
 impl MemoryWriter {
@@ -219,12 +217,7 @@ impl LogWriter for MemoryWriter {
         LogOffset(state.log_start + state.slots.len() as u64)
     }
 
-    fn confirmed_at(&self) -> Instant {
-        self.confirmed_at
-    }
-
     async fn append(&mut self, entries: Vec<Bytes>) -> Result<LogOffset, LogError> {
-        let start = self.log.0.env.instant();
         self.log.wait().await;
         let mut state = self.log.0.state.lock();
         self.check_epoch(&state)?;
@@ -234,7 +227,6 @@ impl LogWriter for MemoryWriter {
             epoch: self.epoch,
             entries,
         });
-        self.confirmed_at = start;
         Ok(offset)
     }
 
@@ -253,14 +245,12 @@ impl LogWriter for MemoryWriter {
     }
 
     async fn check(&mut self) -> Result<(), LogError> {
-        let start = self.log.0.env.instant();
         let mut state = self.log.0.state.lock();
         state.checks += 1;
         if state.unavailable {
             return Err(LogError::Unavailable("test".to_owned()));
         }
         self.check_epoch(&state)?;
-        self.confirmed_at = start;
         Ok(())
     }
 }
