@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 impl Library {
     fn command(self) -> anyhow::Result<Command> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
+        let source = crate::root().join("e2e/clients");
         match self {
             Library::FranzGo => Ok(Command::new(tool("client-go")?)),
             Library::Confluent => python(&source.join("python/confluent.py")),
@@ -237,10 +237,9 @@ pub fn tool(name: &str) -> anyhow::Result<PathBuf> {
     if let Some(path) = known.get(name) {
         return Ok(path.clone());
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["run", "--quiet", "--package", "xtask", "--", "tools", name])
-        .current_dir(root)
+        .current_dir(crate::root())
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {

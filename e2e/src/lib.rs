@@ -23,3 +23,13 @@ pub mod postgres;
 pub mod s3;
 pub mod s3_proxy;
 pub mod wire;
+
+use std::path::PathBuf;
+
+/// The repository's root folder: that of the checkout which cargo runs this in. Where checkouts share a target folder, the
+/// test may have been compiled from another.
+pub fn root() -> PathBuf {
+    let run_by_cargo = std::env::var_os("CARGO_MANIFEST_DIR");
+    let package = run_by_cargo.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    package.join("..")
+}

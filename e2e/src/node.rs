@@ -32,7 +32,7 @@ pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
 fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => PathBuf::from(dir),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
+        None => crate::root().join("target"),
     }
 }
 

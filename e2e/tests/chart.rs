@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
-use chart_support::{chart, helm, helm_at, render, root, run, text};
+use chart_support::{chart, helm, helm_at, render, run, text};
 use crds::DisklessCluster;
 use e2e::apiserver::ApiServer;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -321,7 +321,7 @@ async fn upgrades_bring_new_definitions_and_removal_keeps_clusters() {
     install(&chart());
     assert!(topics().await.contains("\"deletionPolicy\":"));
 
-    let quickstart = root().join("docs/examples/quickstart.yaml");
+    let quickstart = e2e::root().join("docs/examples/quickstart.yaml");
     run(server.kubectl().args([
         "wait",
         "--for=condition=Established",

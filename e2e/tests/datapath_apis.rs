@@ -14,7 +14,6 @@ mod producers;
 #[allow(dead_code, reason = "shared with other tests")]
 mod support;
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ fn small() -> anyhow::Result<Cluster> {
 
 /// Runs `admin.py` and gives what it prints.
 fn admin(args: &[&str]) -> anyhow::Result<String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/python/admin.py");
+    let script = e2e::root().join("e2e/clients/python/admin.py");
     let output = Command::new(tool("client-python")?.join("bin/python"))
         .arg(script)
         .args(args)

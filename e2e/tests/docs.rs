@@ -15,11 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use e2e::apiserver::ApiServer;
+use e2e::root;
 use serde_json::Value;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// Files below `folder`.
 fn files(folder: &Path) -> Vec<PathBuf> {

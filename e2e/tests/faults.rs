@@ -11,7 +11,6 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,7 @@ use anyhow::Context;
 use e2e::clients::Library;
 use e2e::history::History;
 use e2e::node::{Cluster, Plan};
+use e2e::root;
 use e2e::s3::S3Server;
 use e2e::s3_proxy::{Proxy, Verb};
 use e2e::wire::{Wire, topic_name};
@@ -34,15 +34,14 @@ use crate::support::{
 
 #[test]
 fn the_table_of_faults_names_tests_that_exist() -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let text = std::fs::read_to_string(root.join("docs/faults.md"))?;
+    let text = std::fs::read_to_string(root().join("docs/faults.md"))?;
     let named: Vec<(&str, &str)> = text
         .split('`')
         .filter_map(|code| code.split_once(".rs::"))
         .collect();
     assert!(named.len() > 30, "{named:?}");
     for (file, test) in named {
-        let source = std::fs::read_to_string(root.join(format!("{file}.rs")));
+        let source = std::fs::read_to_string(root().join(format!("{file}.rs")));
         let source = source.with_context(|| format!("{file}.rs, which docs/faults.md names"))?;
         assert!(source.contains(&format!("fn {test}(")), "{file}.rs has no {test}");
     }

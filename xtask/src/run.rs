@@ -9,11 +9,15 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-/// The repository's root folder.
+/// The repository's root folder: that of the checkout which cargo runs this in. Where checkouts share a target folder, the
+/// binary may have been compiled from another.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
+    static PACKAGE: OnceLock<PathBuf> = OnceLock::new();
+    let package = PACKAGE.get_or_init(|| {
+        let run_by_cargo = std::env::var_os("CARGO_MANIFEST_DIR");
+        run_by_cargo.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+    });
+    package.parent().unwrap_or(Path::new("."))
 }
 
 /// Where cargo builds to (`CARGO_TARGET_DIR` is honoured).

@@ -10,12 +10,7 @@ use serde_json::Value;
 
 /// Folder of the chart.
 pub fn chart() -> PathBuf {
-    root().join("charts/diskless-operator")
-}
-
-/// Root of the repository.
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    e2e::root().join("charts/diskless-operator")
 }
 
 /// `helm`, without what the user may have configured.

@@ -23,12 +23,11 @@ const SETTLE: Duration = Duration::from_secs(300);
 /// Runs `cargo xtask …`.
 pub fn xtask(args: &[&str]) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = Command::new(cargo);
     command
         .args(["run", "--quiet", "--package", "xtask", "--"])
         .args(args)
-        .current_dir(root);
+        .current_dir(e2e::root());
     let status = command.status()?;
     if !status.success() {
         bail!("cargo xtask {} ended with {status}", args.join(" "));
