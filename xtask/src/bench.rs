@@ -127,16 +127,21 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         .prefix("diskless-bench")
         .tempdir_in(memory_folder())?;
     let mut rows = Vec::new();
-    for pair in 0..args.pairs {
+    for _ in 0..args.pairs {
         for load in LOADS {
+            // What a row has written goes before the next one starts: gigabytes in memory that the system has to find
+            // anew make whoever comes second look slow.
+            let data = dir.path().join("data");
             if !args.without_kafka {
-                let (_kafka, port) = start_kafka(&dir.path().join(format!("kafka-{pair}")))?;
+                let (_kafka, port) = start_kafka(&data)?;
                 rows.push(measure(&kload, "kafka", port, load, args.seconds)?);
             }
-            let url = format!("file://{}", dir.path().join(format!("store-{pair}")).display());
-            let (_broker, port) = start_broker(&url, &[])?;
-            rows.push(measure(&kload, "diskless, folder", port, load, args.seconds)?);
-            let _ = fs::remove_dir_all(dir.path().join(format!("store-{pair}")));
+            remove(&data)?;
+            {
+                let (_broker, port) = start_broker(&format!("file://{}", data.display()), &[])?;
+                rows.push(measure(&kload, "diskless, folder", port, load, args.seconds)?);
+            }
+            remove(&data)?;
         }
     }
     if !args.without_s3 {
@@ -250,7 +255,6 @@ fn start_kafka(dir: &Path) -> anyhow::Result<(Process, u16)> {
     let jars = tools::path(Tool::KafkaJars)?;
     let classpath = format!("{}/*", jars.display());
     let (port, controller) = (free_port()?, free_port()?);
-    let _ = fs::remove_dir_all(dir);
     fs::create_dir_all(dir)?;
     // Any id but those that Kafka reserves.
     let directory_id = "dGVzdC1kaXJlY3RvcnktMQ";
@@ -311,6 +315,13 @@ fn start_kafka(dir: &Path) -> anyhow::Result<(Process, u16)> {
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok((process, port))
+}
+
+fn remove(dir: &Path) -> anyhow::Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+    }
+    Ok(())
 }
 
 fn start(command: &mut Command, log: &Path) -> anyhow::Result<Process> {
