@@ -83,7 +83,7 @@ pub fn produced(input: &[u8]) {
 /// A lookup by time in a stored batch, decompression included.
 pub fn lookup(input: &[u8]) {
     let input = Bytes::copy_from_slice(input);
-    let _ = records::find_record_by_timestamp(&input, 0, i64::MAX);
+    let _ = records::find_record_by_timestamp(&input, 0, 0, i64::MAX);
     if let Ok(records) = records::offsets_and_timestamps(&input) {
         records.for_each(drop);
     }

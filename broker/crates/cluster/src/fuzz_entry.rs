@@ -1,0 +1,100 @@
+//! What a controller and its nodes read that others wrote, for bytes of anybody's. The fuzz targets and the tests with random
+//! bytes call the same functions: whatever comes, nothing panics, and what is taken for a value survives being written and read again.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use coordinator::replica::{StateError, StateMachine};
+use kafka_wire::flex::{Decode, Encode};
+use types::{FeatureLevels, LogOffset};
+
+use crate::entry::{self, Change};
+use crate::image::{ImageRecord, MetadataImage};
+use crate::protocol::{
+    AllocateProducerIdsRequest, AllocateProducerIdsResponse, DescribeClusterRequest, DescribeClusterResponse,
+    ForwardRequest, ForwardResponse, HeartbeatRequest, HeartbeatResponse,
+};
+use crate::state::ClusterState;
+
+const LEVELS: FeatureLevels = FeatureLevels::SUPPORTED;
+
+/// An entry of the log `cluster`.
+pub fn log_entry(input: &[u8]) {
+    let input = Bytes::copy_from_slice(input);
+    if let Ok(changes) = entry::decode::<Vec<Change>>(input.clone(), LEVELS) {
+        let again = entry::decode::<Vec<Change>>(entry::encode(&changes), LEVELS);
+        assert_eq!(again.ok(), Some(changes));
+        let (mut state, _) = ClusterState::new(LEVELS);
+        let applied = state.apply(LogOffset(0), &[input]);
+        assert!(matches!(applied, Ok(()) | Err(StateError::Unsupported(_))));
+    }
+}
+
+/// A snapshot of the cluster's state.
+pub fn snapshot(input: &[u8]) {
+    let (mut state, metadata) = ClusterState::new(LEVELS);
+    if state.restore(LogOffset(1), Bytes::copy_from_slice(input)).is_err() {
+        return;
+    }
+    let restored = metadata.borrow().clone();
+    let (mut other, metadata) = ClusterState::new(LEVELS);
+    let again = state
+        .snapshot()
+        .and_then(|(offset, bytes)| other.restore(offset, bytes));
+    assert!(again.is_ok() && restored.topics == metadata.borrow().topics);
+}
+
+/// A message of the internal listener; the first byte chooses which.
+pub fn rpc(input: &[u8]) {
+    const READERS: [fn(Bytes); 8] = [
+        again::<AllocateProducerIdsRequest>,
+        again::<AllocateProducerIdsResponse>,
+        again::<DescribeClusterRequest>,
+        again::<DescribeClusterResponse>,
+        again::<ForwardRequest>,
+        again::<ForwardResponse>,
+        again::<HeartbeatRequest>,
+        again::<HeartbeatResponse>,
+    ];
+    let Some((choice, body)) = input.split_first() else {
+        return;
+    };
+    if let Some(read) = READERS.get(usize::from(*choice) % READERS.len()) {
+        read(Bytes::copy_from_slice(body));
+    }
+}
+
+/// What a controller says of the cluster.
+pub fn image(input: &[u8]) {
+    if let Ok(record) = ImageRecord::from_bytes(Bytes::copy_from_slice(input)) {
+        let _ = MetadataImage::new(record);
+    }
+}
+
+fn again<T: Decode + Encode + PartialEq + Debug>(body: Bytes) {
+    if let Ok(value) = T::from_bytes(body) {
+        assert_eq!(T::from_bytes(value.to_bytes()), Ok(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bytes among which small numbers are common: lengths and counts that fit.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(prop_oneof![4 => 0u8..4, 1 => any::<u8>()], 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_in_the_log_or_comes_from_a_peer_is_read_or_refused(input in bytes()) {
+            log_entry(&input);
+            snapshot(&input);
+            rpc(&input);
+            image(&input);
+        }
+    }
+}
