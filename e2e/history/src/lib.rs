@@ -10,9 +10,13 @@
 //!  auditors  ─▶ ends, commits ──────┤
 //!  the rig   ─▶ trimmed, times ─────┘           outages ─▶ check_outages ─▶ anomalies
 //! ```
+//!
+//! A [`GroupHistory`] is about the members of one consumer group on one topic.
 
+mod group;
 mod outage;
 
+pub use group::{Commit, Fetch, GroupHistory, Ownership};
 pub use outage::{Operation, Span, check_outages};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,6 +111,29 @@ pub enum Anomaly {
         newest: i64,
         fetched: i64,
     },
+    /// Two members of a group own one partition in the same generation.
+    SharedPartition {
+        generation: i32,
+        partition: i32,
+        first: String,
+        second: String,
+    },
+    /// A generation has two leaders.
+    TwoLeaders {
+        generation: i32,
+        first: String,
+        second: String,
+    },
+    /// A member owns what no leader of its generation has given to it.
+    WrongAssignment {
+        generation: i32,
+        member: String,
+        partitions: Vec<i32>,
+    },
+    /// A group went back to an earlier generation.
+    GenerationBack { before: i32, after: i32 },
+    /// Acknowledged, but no member of a group that has come to the end got it.
+    Unconsumed { value: u64, place: Place },
     /// Something was not served for longer than is promised.
     Unavailable { what: String, from: i64, to: i64 },
     /// A broker broke its word in another way; the text says how.

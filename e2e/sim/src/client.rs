@@ -61,19 +61,22 @@ impl Client {
         request: &R,
         version: i16,
     ) -> Result<R::Response, Failure> {
-        let mut answers = self.pipeline(std::slice::from_ref(request), version).await;
+        let mut answers = self
+            .pipeline(std::slice::from_ref(request), version, Duration::ZERO)
+            .await;
         answers.pop().unwrap_or_else(|| Err("no answer".to_owned()))
     }
 
-    /// Sends requests on one connection without waiting, then reads their answers, which come in the same order. With
-    /// the first failure the connection is dropped, and all that follow fail.
+    /// Sends requests on one connection without waiting for answers, with pauses of up to `gap`, then reads the
+    /// answers, which come in the same order. With the first failure the connection is dropped, and all that follow fail.
     pub(crate) async fn pipeline<R: Request>(
         &mut self,
         requests: &[R],
         version: i16,
+        gap: Duration,
     ) -> Vec<Result<R::Response, Failure>> {
         let mut answers = Vec::with_capacity(requests.len());
-        let failure = self.exchange(requests, version, &mut answers).await.err();
+        let failure = self.exchange(requests, version, gap, &mut answers).await.err();
         if let Some(failure) = failure {
             self.connection = None;
             answers.resize_with(requests.len(), || Err(failure.clone()));
@@ -85,6 +88,7 @@ impl Client {
         &mut self,
         requests: &[R],
         version: i16,
+        gap: Duration,
         answers: &mut Vec<Result<R::Response, Failure>>,
     ) -> Result<(), Failure> {
         let env = self.env.clone();
@@ -93,7 +97,11 @@ impl Client {
             None => self.connect().await?,
         };
         let first = self.correlation_id + 1;
-        for request in requests {
+        for (i, request) in requests.iter().enumerate() {
+            if i > 0 && !gap.is_zero() {
+                let longest = u64::try_from(gap.as_micros()).unwrap_or(0);
+                env.sleep(Duration::from_micros(env.random_below(longest))).await;
+            }
             self.correlation_id += 1;
             let frame = kafka_wire::client::encode(request, version, self.correlation_id, "sim")
                 .map_err(|e| e.to_string())?;

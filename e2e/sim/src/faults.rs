@@ -123,7 +123,8 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
                 0 => Operation::Put,
                 _ => OPERATIONS[env.random_below(OPERATIONS.len() as u64) as usize],
             };
-            let long = a_while(6_000);
+            // A produce request is given up after 5 s.
+            let long = a_while(9_000);
             let storm = Storm {
                 until: env.instant() + long,
                 failing: [0, 50, 100][env.random_below(3) as usize],

@@ -13,6 +13,8 @@ use crate::Args;
 const LIMIT: Duration = Duration::from_secs(180);
 /// After so many failures there is enough to look at.
 const ENOUGH: usize = 5;
+/// A deliberate bug that shows so often and never in data will not.
+const PATIENCE: usize = 20;
 
 struct Running {
     seed: u64,
@@ -23,11 +25,30 @@ struct Running {
 struct Failure {
     seed: u64,
     text: String,
+    /// It was ended from outside.
+    no_end: bool,
 }
 
-/// Runs seeds until all have passed or `enough` have failed. Gives the failures in the order of their seeds, and how many
-/// seeds were run.
-fn run(args: &Args, mutation: Option<&str>, enough: usize) -> anyhow::Result<(Vec<Failure>, u64)> {
+impl Failure {
+    /// The kind of its first finding, and of its first one that is about data: not only about how long something took.
+    fn kinds(&self) -> (&str, Option<&str>) {
+        let seed = format!("seed {}: ", self.seed);
+        let mut kinds = self.text.lines().map(|line| {
+            let finding = line.strip_prefix(&seed).unwrap_or(line);
+            finding.split([' ', '{']).next().unwrap_or_default()
+        });
+        let first = kinds.clone().next().unwrap_or_default();
+        (first, kinds.find(|kind| *kind != "Unavailable" && !self.no_end))
+    }
+}
+
+/// Runs seeds until all have passed or those that failed are `enough`. Gives the failures in the order of their seeds, and
+/// how many seeds were run.
+fn run(
+    args: &Args,
+    mutation: Option<&str>,
+    enough: impl Fn(&[Failure]) -> bool,
+) -> anyhow::Result<(Vec<Failure>, u64)> {
     let program = std::env::current_exe()?;
     let mut running: Vec<Running> = Vec::new();
     let mut failures = Vec::new();
@@ -35,7 +56,7 @@ fn run(args: &Args, mutation: Option<&str>, enough: usize) -> anyhow::Result<(Ve
     let mut done = 0;
     loop {
         while running.len() < args.jobs.max(1)
-            && failures.len() < enough
+            && !enough(&failures)
             && let Some(seed) = seeds.next()
         {
             let mut command = Command::new(&program);
@@ -79,7 +100,11 @@ fn run(args: &Args, mutation: Option<&str>, enough: usize) -> anyhow::Result<(Ve
                 if late {
                     text = format!("seed {}: no end after {LIMIT:?} of real time", run.seed);
                 }
-                failures.push(Failure { seed: run.seed, text });
+                failures.push(Failure {
+                    seed: run.seed,
+                    text,
+                    no_end: late,
+                });
             }
         }
         running = still;
@@ -89,8 +114,8 @@ fn run(args: &Args, mutation: Option<&str>, enough: usize) -> anyhow::Result<(Ve
 /// `--seeds`
 pub(crate) fn seeds(args: &Args) -> anyhow::Result<()> {
     let start = Instant::now();
-    let (failures, done) = run(args, None, ENOUGH)?;
-    for Failure { seed, text } in &failures {
+    let (failures, done) = run(args, None, |failures| failures.len() >= ENOUGH)?;
+    for Failure { seed, text, .. } in &failures {
         println!("{}\nreplay: cargo xtask sim --replay {seed}\n", text.trim_end());
     }
     let took = start.elapsed().as_secs_f64();
@@ -120,23 +145,27 @@ pub(crate) fn mutations(args: &Args, wanted: &str) -> anyhow::Result<()> {
         );
     }
     println!(
-        "| mutation | what it breaks | seeds to find | seed | first finding |\n| --- | --- | --- | --- | --- |"
+        "| mutation | what it breaks | seeds to find | first finding | seeds until it shows in data | as |\n\
+         | --- | --- | --- | --- | --- | --- |"
     );
     let mut missed = Vec::new();
     for (name, what) in chosen {
-        let (failures, done) = run(args, Some(name), 1)?;
-        match failures.first() {
-            Some(Failure { seed, text }) => {
-                let tried = seed - args.first_seed + 1;
-                let first = text.lines().next().unwrap_or_default();
-                let first = first.split_once(": ").map_or(first, |(_, finding)| finding);
-                let kind = first.split([' ', '{']).next().unwrap_or_default();
-                println!("| `{name}` | {what} | {tried} | {seed} | {kind} |");
-            }
-            None => {
-                println!("| `{name}` | {what} | not in {done} | | |");
-                missed.push(*name);
-            }
+        let shows = |failure: &Failure| failure.kinds().1.is_some();
+        let enough = |failures: &[Failure]| failures.iter().any(shows) || failures.len() >= PATIENCE;
+        let (failures, done) = run(args, Some(name), enough)?;
+        let tried = |failure: &Failure| failure.seed - args.first_seed + 1;
+        let Some(first) = failures.first() else {
+            println!("| `{name}` | {what} | not in {done} | | | |");
+            missed.push(*name);
+            continue;
+        };
+        let (seeds, kind) = (tried(first), first.kinds().0);
+        let data = failures
+            .iter()
+            .find_map(|failure| Some((tried(failure), failure.kinds().1?)));
+        match data {
+            Some((later, data)) => println!("| `{name}` | {what} | {seeds} | {kind} | {later} | {data} |"),
+            None => println!("| `{name}` | {what} | {seeds} | {kind} | not in {done} | |"),
         }
     }
     if missed.is_empty() {

@@ -1,10 +1,10 @@
 //! What everybody in a run shares: the trace, the topics, the findings.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
 use env::Env;
-use history::{Anomaly, History, Operation, Span};
+use history::{Anomaly, GroupHistory, History, Operation, Span};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -30,7 +30,8 @@ pub(crate) fn clock(env: &Env) -> i64 {
 /// A topic that lives as long as the run.
 pub(crate) struct Topic {
     pub(crate) name: &'static str,
-    pub(crate) partitions: i32,
+    /// How many it has, as far as everybody may know; it grows.
+    partitions: AtomicI32,
     pub(crate) configs: &'static [(&'static str, &'static str)],
     /// Records vanish by retention: what the broker says is the beginning has to be believed.
     pub(crate) expires: bool,
@@ -46,7 +47,7 @@ impl Topic {
     ) -> Topic {
         Topic {
             name,
-            partitions,
+            partitions: AtomicI32::new(partitions),
             configs,
             expires: false,
             id: Mutex::default(),
@@ -55,6 +56,27 @@ impl Topic {
                 ..History::default()
             }),
         }
+    }
+
+    pub(crate) fn expiring(self) -> Topic {
+        Topic {
+            expires: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn partitions(&self) -> i32 {
+        self.partitions.load(Relaxed)
+    }
+
+    pub(crate) fn has_grown(&self, partitions: i32) {
+        self.partitions.store(partitions, Relaxed);
+    }
+
+    /// One of its partitions.
+    pub(crate) fn random_partition(&self, env: &Env) -> i32 {
+        let partitions = u64::try_from(self.partitions()).unwrap_or(1);
+        i32::try_from(env.random_below(partitions)).unwrap_or(0)
     }
 }
 
@@ -66,6 +88,8 @@ pub(crate) struct Lab {
     pub(crate) topics: Vec<Topic>,
     /// Histories of topics that were deleted again.
     pub(crate) past: Mutex<Vec<History>>,
+    /// The group that reads `grown`.
+    pub(crate) group: Mutex<GroupHistory>,
     pub(crate) found: Mutex<Vec<Anomaly>>,
     pub(crate) operations: Mutex<Vec<Operation>>,
     pub(crate) faults: Mutex<Vec<Span>>,

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  seed ─▶ world:    nodes (the shipped code) on a simulated clock, network and object store
-//!          workload: producers, consumers, auditors, topics that come and go
+//!          workload: producers, consumers, groups, auditors, topics that come, grow and go
+//!          upgrade:  nodes of an earlier release that become those of this one
 //!          faults:   kills, pauses, cuts, splits, wrong clocks, a store that fails, loses answers and repeats itself
 //!          verdict:  the checker of `history`, and a trace that must be the same for the same seed
 //! ```
@@ -19,10 +20,12 @@
 
 mod client;
 mod faults;
+mod group_requests;
 mod lab;
 pub mod mutations;
 mod requests;
 mod store;
+mod upgrade;
 mod workload;
 mod world;
 

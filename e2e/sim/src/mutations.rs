@@ -42,4 +42,5 @@ pub const MUTATIONS: &[(&str, &str)] = &[
         "a segment is committed though its upload failed",
     ),
     ("forget-offsets", "a new leader knows no committed offsets"),
+    ("forget-groups", "a new leader knows no members and no generation"),
 ];

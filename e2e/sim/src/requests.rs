@@ -1,28 +1,26 @@
 //! The requests of the workload, and what matters in their answers.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::offset_commit_request::{
-    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
-};
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{
-    BrokerId, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, FetchRequest, GroupId,
-    InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, OffsetCommitRequest, OffsetFetchRequest,
-    ProduceRequest,
+    BrokerId, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    FetchRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest,
 };
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
 use crate::client::{Client, Failure, ProducerId, Read, decode_batches, encode_batch, topic_name};
 
-/// How long a broker may take for a produce request, ms.
-const PRODUCE_TIMEOUT: i32 = 3_000;
+/// How long a broker may take for a produce request, ms: the least that it takes.
+const PRODUCE_TIMEOUT: i32 = 5_000;
 const ADMIN_TIMEOUT: i32 = 5_000;
 
 /// A partition to fetch, and from where.
@@ -44,11 +42,11 @@ pub(crate) struct Fetched {
     pub(crate) records: Vec<Read>,
 }
 
-fn refused(what: &str, code: i16) -> Failure {
+pub(crate) fn refused(what: &str, code: i16) -> Failure {
     format!("{what}: error {code}")
 }
 
-fn missing() -> Failure {
+pub(crate) fn missing() -> Failure {
     "an answer without what was asked for".to_owned()
 }
 
@@ -111,6 +109,23 @@ impl Client {
         }
     }
 
+    /// Gives a topic more partitions; it may have them already.
+    pub(crate) async fn grow(&mut self, name: &str, partitions: i32) -> Result<(), Failure> {
+        let topic = CreatePartitionsTopic::default()
+            .with_name(topic_name(name))
+            .with_count(partitions)
+            .with_assignments(None);
+        let request = CreatePartitionsRequest::default()
+            .with_topics(vec![topic])
+            .with_timeout_ms(ADMIN_TIMEOUT);
+        let response = self.call(&request, 3).await?;
+        match response.results.first().ok_or_else(missing)?.error_code {
+            // Of a request whose answer was lost, INVALID_PARTITIONS is all that is left.
+            0 | 37 => Ok(()),
+            code => Err(refused("CreatePartitions", code)),
+        }
+    }
+
     pub(crate) async fn init_producer_id(&mut self) -> Result<ProducerId, Failure> {
         let request = InitProducerIdRequest::default()
             .with_transactional_id(None)
@@ -125,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Produces records of one partition, all in flight at once, one batch and request each. For each: the offset, or
+    /// Produces records of one partition, all in flight at once, one batch and request each, with pauses of up to `gap`. For each: the offset, or
     /// the error code, or why there is none.
     pub(crate) async fn produce(
         &mut self,
@@ -133,6 +148,7 @@ impl Client {
         partition: i32,
         producer: ProducerId,
         records: &[(i32, u64)],
+        gap: Duration,
     ) -> Vec<Result<Result<i64, i16>, Failure>> {
         let now = self.env.now().0;
         let requests: Result<Vec<ProduceRequest>, Failure> = records
@@ -155,7 +171,7 @@ impl Client {
             Ok(requests) => requests,
             Err(failure) => return vec![Err(failure); records.len()],
         };
-        let answers = self.pipeline(&requests, 8).await.into_iter();
+        let answers = self.pipeline(&requests, 8, gap).await.into_iter();
         let outcome = |answer: Result<kafka_protocol::messages::ProduceResponse, Failure>| {
             let answer = answer?;
             let partition = answer
@@ -271,56 +287,6 @@ impl Client {
         match answered.ok_or_else(missing)?.error_code {
             0 => Ok(()),
             code => Err(refused("DeleteRecords", code)),
-        }
-    }
-
-    pub(crate) async fn commit_offset(
-        &mut self,
-        group: &str,
-        topic: &str,
-        partition: i32,
-        offset: i64,
-    ) -> Result<(), Failure> {
-        let wanted = OffsetCommitRequestPartition::default()
-            .with_partition_index(partition)
-            .with_committed_offset(offset);
-        let topic = OffsetCommitRequestTopic::default()
-            .with_name(topic_name(topic))
-            .with_partitions(vec![wanted]);
-        let request = OffsetCommitRequest::default()
-            .with_group_id(GroupId(StrBytes::from_string(group.to_owned())))
-            .with_generation_id_or_member_epoch(-1)
-            .with_topics(vec![topic]);
-        let response = self.call(&request, 7).await?;
-        let answered = response.topics.first().and_then(|topic| topic.partitions.first());
-        match answered.ok_or_else(missing)?.error_code {
-            0 => Ok(()),
-            code => Err(refused("OffsetCommit", code)),
-        }
-    }
-
-    /// The committed offset; -1: none.
-    pub(crate) async fn committed_offset(
-        &mut self,
-        group: &str,
-        topic: &str,
-        partition: i32,
-    ) -> Result<i64, Failure> {
-        let wanted = OffsetFetchRequestTopic::default()
-            .with_name(topic_name(topic))
-            .with_partition_indexes(vec![partition]);
-        let request = OffsetFetchRequest::default()
-            .with_group_id(GroupId(StrBytes::from_string(group.to_owned())))
-            .with_topics(Some(vec![wanted]));
-        let response = self.call(&request, 7).await?;
-        if response.error_code != 0 {
-            return Err(refused("OffsetFetch", response.error_code));
-        }
-        let answered = response.topics.first().and_then(|topic| topic.partitions.first());
-        let answered = answered.ok_or_else(missing)?;
-        match answered.error_code {
-            0 => Ok(answered.committed_offset),
-            code => Err(refused("OffsetFetch", code)),
         }
     }
 }

@@ -14,12 +14,13 @@ use futures::future::join_all;
 use history::{Anomaly, check_outages};
 use parking_lot::Mutex;
 use tempfile::TempDir;
+use types::FeatureLevels;
 
 use crate::client::Client;
 use crate::lab::{Lab, Topic, Trace};
 use crate::store::{BUCKET, Bucket};
 use crate::workload::{self, Work};
-use crate::{Outcome, Scenario, faults};
+use crate::{Outcome, Scenario, faults, upgrade};
 
 /// A cluster that has not come to rest after this long, in simulated time, is stuck.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -37,10 +38,19 @@ pub(crate) struct World {
     bucket: Arc<Bucket>,
     configs: BTreeMap<String, Config>,
     running: Mutex<BTreeMap<String, Life>>,
+    /// Nodes of the first release.
+    old: Mutex<BTreeSet<String>>,
     /// Nodes that a fault is about.
     taken: Mutex<BTreeSet<String>>,
     /// The views of the nodes; they survive a kill, as files do.
     dir: TempDir,
+}
+
+/// Which formats a node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    First,
+    This,
 }
 
 /// One life of a node.
@@ -71,7 +81,12 @@ impl World {
     /// A random node for one fault alone; `None`: another fault has it.
     pub(crate) fn take_random(&self, env: &Env) -> Option<String> {
         let name = self.random_node(env);
-        self.taken.lock().insert(name.clone()).then_some(name)
+        self.take(&name).then_some(name)
+    }
+
+    /// The same of a certain one.
+    pub(crate) fn take(&self, name: &str) -> bool {
+        self.taken.lock().insert(name.to_owned())
     }
 
     pub(crate) fn give_back(&self, name: &str) {
@@ -111,11 +126,30 @@ impl World {
         self.kill(name).await;
     }
 
+    /// What the node is from its next start on.
+    pub(crate) fn install(&self, name: &str, release: Release) {
+        let mut old = self.old.lock();
+        match release {
+            Release::First => drop(old.insert(name.to_owned())),
+            Release::This => drop(old.remove(name)),
+        }
+    }
+
+    /// Whether the node takes part in the cluster.
+    pub(crate) fn is_ready(&self, name: &str) -> bool {
+        let running = self.running.lock();
+        let life = running.get(name);
+        life.is_some_and(|life| life.node.lock().as_ref().is_some_and(Node::is_ready))
+    }
+
     /// Starts a node; it keeps trying to start as a supervisor would make it.
     pub(crate) fn start(&self, name: &str) {
-        let Some(config) = self.configs.get(name).cloned() else {
+        let Some(mut config) = self.configs.get(name).cloned() else {
             return;
         };
+        if self.old.lock().contains(name) {
+            config.tuning.supported = FeatureLevels::FIRST_RELEASE;
+        }
         let env = self.simulation.node(name);
         let started: Arc<Mutex<Option<Node>>> = Arc::default();
         let life = Life {
@@ -218,11 +252,15 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
         bucket,
         configs,
         running: Mutex::default(),
+        old: Mutex::default(),
         taken: Mutex::default(),
         dir,
     });
     let names = world.names();
-    names.iter().for_each(|name| world.start(name));
+    for name in &names {
+        world.install(name, upgrade::first_release(scenario.seed));
+        world.start(name);
+    }
     let env = world.simulation.node("test");
     let ended = env.timeout(LIMIT, live(&env, &world, &lab, scenario)).await;
     for name in &names {
@@ -231,7 +269,9 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
     let mut anomalies = match ended {
         Ok(result) => {
             result?;
-            judge(&lab)
+            let mut found = judge(&lab);
+            found.extend(lab.group.lock().unconsumed(&lab.topic("grown").history.lock(), 5));
+            found
         }
         // What was seen so far may say why.
         Err(_) => {
@@ -268,10 +308,9 @@ fn topics() -> Vec<Topic> {
         ),
         // Producers without idempotence.
         Topic::new("plain", 2, &[FOREVER]),
-        Topic {
-            expires: true,
-            ..Topic::new("kept", 2, &[("retention.ms", "3000")])
-        },
+        // It grows. A group reads it.
+        Topic::new("grown", 2, &[FOREVER]),
+        Topic::new("kept", 2, &[("retention.ms", "3000")]).expiring(),
     ]
 }
 
@@ -291,11 +330,17 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
         troubles.push(node.spawn(run));
     }
     let mut producers: Vec<JoinHandle<()>> = Vec::new();
-    for (first, topic) in [(1_000_000, "events"), (2_000_000, "events"), (3_000_000, "short")] {
+    for (first, topic, lives) in [
+        (1_000_000, "events", 4),
+        // Short lives: most batches are the first ones of a producer.
+        (2_000_000, "events", 16),
+        (3_000_000, "short", 4),
+        (7_000_000, "grown", 4),
+    ] {
         let work = Work {
             first,
-            lives: 4,
-            bursts: scenario.bursts,
+            lives,
+            bursts: scenario.bursts * 4 / lives,
             pause: 500,
         };
         let node = node("producer");
@@ -308,7 +353,7 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
     }
     for (first, topic) in [(4_000_000, "plain"), (5_000_000, "kept")] {
         let node = node("producer");
-        let (lab, count) = (lab.clone(), scenario.bursts * 6);
+        let (lab, count) = (lab.clone(), scenario.bursts * 15);
         producers.push(node.spawn(workload::produce_once(
             node.clone(),
             lab,
@@ -325,16 +370,32 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
         clients.push(node.spawn(run));
     }
     let auditor = node("auditor");
-    let topics = &["events", "short", "plain"];
+    let topics = &["events", "short", "plain", "grown"];
     clients.push(auditor.spawn(workload::audit(auditor.clone(), lab.clone(), topics)));
     let committer = node("committer");
     let run = workload::commit_offsets(committer.clone(), lab.clone(), "events", "group".to_owned());
     clients.push(committer.spawn(run));
+    let readers = node("readers");
+    let run = workload::run_group(
+        readers.clone(),
+        world.simulation.clone(),
+        lab.clone(),
+        "grown",
+        scenario.trouble,
+    );
+    clients.push(readers.spawn(run));
+    let grower = node("grower");
+    clients.push(grower.spawn(workload::grow(grower.clone(), lab.clone(), "grown", 5)));
     let deleter = node("deleter");
     clients.push(deleter.spawn(workload::delete_records(deleter.clone(), lab.clone(), "short")));
     let temporary = node("temporary");
     let run = workload::come_and_go(temporary.clone(), lab.clone(), "temporary".to_owned(), 6_000_000);
     clients.push(temporary.spawn(run));
+
+    let upgrade = (upgrade::first_release(scenario.seed) == Release::First).then(|| {
+        let node = node("upgrader");
+        node.spawn(upgrade::run(node.clone(), world.clone(), lab.clone()))
+    });
 
     for trouble in troubles {
         trouble.await.context("the faults were ended")?;
@@ -342,6 +403,9 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
     world.net().heal();
     world.bucket.drizzle(false);
     lab.trace.add(env, "mended");
+    if let Some(upgrade) = upgrade {
+        upgrade.await.context("the upgrade was ended")?;
+    }
     for producer in producers {
         producer.await.context("a producer was ended")?;
     }
@@ -359,6 +423,7 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
         world.start(&name);
     }
     workload::consume(env.clone(), lab.clone(), "late consumer".to_owned()).await;
+    upgrade::check(env, lab).await;
     Ok(())
 }
 
@@ -370,14 +435,14 @@ async fn form(env: &Env, lab: &Arc<Lab>) -> anyhow::Result<()> {
             env.sleep(Duration::from_millis(200)).await;
             client.disconnect();
             if client
-                .create(topic.name, topic.partitions, topic.configs)
+                .create(topic.name, topic.partitions(), topic.configs)
                 .await
                 .is_err()
             {
                 continue;
             }
             if let Ok(Some((id, partitions))) = client.describe(topic.name).await
-                && partitions == topic.partitions
+                && partitions == topic.partitions()
             {
                 break id;
             }
@@ -390,7 +455,7 @@ async fn form(env: &Env, lab: &Arc<Lab>) -> anyhow::Result<()> {
         let mut client = Client::new(env.clone(), vec![broker.clone()]);
         async move {
             for topic in &lab.topics {
-                while !matches!(client.describe(topic.name).await, Ok(Some((_, n))) if n == topic.partitions)
+                while !matches!(client.describe(topic.name).await, Ok(Some((_, n))) if n == topic.partitions())
                 {
                     env.sleep(Duration::from_millis(100)).await;
                 }
@@ -412,6 +477,7 @@ fn judge(lab: &Lab) -> Vec<Anomaly> {
         found.extend(history.check(5));
         found.extend(history.check_assigned(5));
     }
+    found.extend(lab.group.lock().check(5));
     let outages = check_outages(&lab.operations.lock(), &lab.faults.lock(), RECOVERY, LONGEST);
     found.extend(outages.into_iter().take(5));
     found

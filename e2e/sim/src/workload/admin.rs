@@ -6,8 +6,9 @@ use env::Env;
 use history::{History, ListedEnd, OffsetStep, Place};
 
 use super::PAUSE;
-use super::producers::{burst, producer_id};
+use super::producers::{Target, burst, producer_id};
 use crate::client::{Client, Failure};
+use crate::group_requests::Identity;
 use crate::lab::{Lab, clock};
 use crate::requests::{Fetched, Position};
 
@@ -36,12 +37,15 @@ pub(crate) async fn audit(env: Env, lab: Arc<Lab>, topics: &'static [&'static st
         let topic = lab.topic(topics[pick]);
         let acked: Vec<i64> = {
             let history = topic.history.lock();
-            (0..topic.partitions)
+            (0..topic.partitions())
                 .map(|partition| history.last_acked(partition))
                 .collect()
         };
         let start = clock(&env);
-        match client.offsets(topic.name, topic.partitions, -1).await {
+        match client
+            .offsets(topic.name, i32::try_from(acked.len()).unwrap_or(0), -1)
+            .await
+        {
             Ok(listed) => {
                 lab.trace.add(
                     &env,
@@ -71,22 +75,25 @@ pub(crate) async fn commit_offsets(env: Env, lab: Arc<Lab>, topic: &'static str,
     let mut steps = Vec::new();
     let mut offset = 0;
     while !lab.is_quiet() {
-        let partition = env.random_below(u64::try_from(topic.partitions).unwrap_or(1)) as i32;
+        let partition = topic.random_partition(&env);
         let start = clock(&env);
         if env.random_below(3) > 0 {
             offset += 1;
             steps.push((partition, OffsetStep::Sent(offset)));
-            match client.commit_offset(&group, topic.name, partition, offset).await {
-                Ok(()) => {
+            let committed = client
+                .commit_offset(&group, &Identity::none(), topic.name, partition, offset)
+                .await;
+            match committed {
+                Ok(Ok(())) => {
                     lab.trace
                         .add(&env, format_args!("{group} committed {offset} of {partition}"));
                     steps.push((partition, OffsetStep::Acked(offset)));
                     lab.took(&env, "OffsetCommit", start);
                 }
-                Err(failure) => {
+                failed => {
                     lab.trace.add(
                         &env,
-                        format_args!("{group} could not commit {offset} of {partition}: {failure}"),
+                        format_args!("{group} could not commit {offset} of {partition}: {failed:?}"),
                     );
                     client.disconnect();
                 }
@@ -119,7 +126,7 @@ pub(crate) async fn delete_records(env: Env, lab: Arc<Lab>, topic: &'static str)
     while !lab.is_quiet() {
         env.sleep(Duration::from_millis(200 + env.random_below(1_500)))
             .await;
-        let partition = env.random_below(u64::try_from(topic.partitions).unwrap_or(1)) as i32;
+        let partition = topic.random_partition(&env);
         let offset = {
             let mut history = topic.history.lock();
             let end = history.last_acked(partition) + 1;
@@ -151,6 +158,28 @@ pub(crate) async fn delete_records(env: Env, lab: Arc<Lab>, topic: &'static str)
     }
 }
 
+/// Gives a topic more partitions, one by one, up to `most`.
+pub(crate) async fn grow(env: Env, lab: Arc<Lab>, topic: &'static str, most: i32) {
+    let topic = lab.topic(topic);
+    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    for partitions in topic.partitions() + 1..=most {
+        env.sleep(Duration::from_millis(1_000 + env.random_below(6_000)))
+            .await;
+        if lab.is_quiet() {
+            return;
+        }
+        let start = clock(&env);
+        until!(client, lab, client.grow(topic.name, partitions).await.map(Some));
+        let are_there =
+            |found: Option<(uuid::Uuid, i32)>| found.filter(|(_, found)| *found == partitions).map(|_| ());
+        until!(client, lab, client.describe(topic.name).await.map(are_there));
+        lab.took(&env, format!("growth of {}", topic.name), start);
+        lab.trace
+            .add(&env, format_args!("{} has {partitions} partitions", topic.name));
+        topic.has_grown(partitions);
+    }
+}
+
 /// Creates a topic, fills and reads it, deletes it, and again under the same name.
 pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u64) {
     let mut client = Client::new(env.clone(), lab.bootstrap.clone());
@@ -179,7 +208,13 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
             let mut acked = |value, offset| {
                 history.acked.insert(value, Place { partition, offset });
             };
-            if !burst(&mut client, &lab, &name, partition, producer, records, &mut acked).await {
+            let target = Target {
+                topic: &name,
+                partition,
+                producer,
+                gap: Duration::ZERO,
+            };
+            if !burst(&mut client, &lab, target, records, &mut acked).await {
                 return;
             }
         }

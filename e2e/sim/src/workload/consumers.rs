@@ -43,11 +43,7 @@ pub(crate) async fn consume(env: Env, lab: Arc<Lab>, name: String) {
         env,
     };
     for topic in &lab.topics {
-        let id = *topic.id.lock();
-        consumer.reads.insert(id, Vec::new());
-        consumer
-            .next
-            .extend((0..topic.partitions).map(|partition| ((id, partition), 0)));
+        consumer.reads.insert(*topic.id.lock(), Vec::new());
     }
     consumer.run().await;
     consumer.keep_watermarks();
@@ -61,6 +57,13 @@ impl Consumer<'_> {
     async fn run(&mut self) {
         let mut ends: Option<BTreeMap<(Uuid, i32), i64>> = None;
         loop {
+            // Topics grow.
+            for topic in &self.lab.topics {
+                let id = *topic.id.lock();
+                for partition in 0..topic.partitions() {
+                    self.next.entry((id, partition)).or_insert(0);
+                }
+            }
             if ends.is_none() && self.lab.is_quiet() {
                 ends = self.ends().await;
             }
@@ -177,7 +180,7 @@ impl Consumer<'_> {
     async fn out_of_range(&mut self, id: Uuid, partition: i32) {
         let (name, partitions, expires) = {
             let topic = self.topic(id);
-            (topic.name, topic.partitions, topic.expires)
+            (topic.name, topic.partitions(), topic.expires)
         };
         let position = self.next.get(&(id, partition)).copied().unwrap_or(0);
         let starts = match self.client.offsets(name, partitions, -2).await {
@@ -206,7 +209,7 @@ impl Consumer<'_> {
     async fn ends(&mut self) -> Option<BTreeMap<(Uuid, i32), i64>> {
         let mut ends = BTreeMap::new();
         for topic in &self.lab.topics {
-            let listed = match self.client.offsets(topic.name, topic.partitions, -1).await {
+            let listed = match self.client.offsets(topic.name, topic.partitions(), -1).await {
                 Ok(listed) => listed,
                 Err(failure) => {
                     self.failed(&failure).await;

@@ -2,10 +2,12 @@
 
 mod admin;
 mod consumers;
+mod members;
 mod producers;
 
-pub(crate) use admin::{audit, come_and_go, commit_offsets, delete_records};
+pub(crate) use admin::{audit, come_and_go, commit_offsets, delete_records, grow};
 pub(crate) use consumers::consume;
+pub(crate) use members::run_group;
 pub(crate) use producers::{Work, produce_idempotent, produce_once};
 
 use std::time::Duration;

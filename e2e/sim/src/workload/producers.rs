@@ -16,6 +16,11 @@ const NOT_LEADER: i16 = 6;
 /// UNKNOWN_TOPIC_OR_PARTITION: known to a broker that has not heard of a new topic yet.
 const UNKNOWN_TOPIC: i16 = 3;
 
+/// INVALID_PRODUCER_EPOCH
+const FENCED: i16 = 47;
+/// Errors after which a batch is sent again.
+const RETRIABLE: [i16; 8] = [UNKNOWN_TOPIC, NOT_LEADER, 7, 13, 14, 15, 16, 56];
+
 /// How much a producer does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
@@ -27,6 +32,22 @@ pub(crate) struct Work {
     pub(crate) bursts: u64,
     /// Longest pause between bursts, in ms.
     pub(crate) pause: u64,
+}
+
+/// Where records go, and with what pauses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    pub(super) topic: &'a str,
+    pub(super) partition: i32,
+    pub(super) producer: ProducerId,
+    pub(super) gap: Duration,
+}
+
+/// Half of the time all requests of a burst leave at once, and come into one object. With pauses, each has an object of
+/// its own: the uploads race, or one fails and the next does not.
+fn random_gap(env: &Env) -> Duration {
+    let longest = [0, 0, 20, 400][env.random_below(4) as usize];
+    Duration::from_millis(longest)
 }
 
 /// A producer id, however long it takes.
@@ -48,16 +69,23 @@ pub(super) async fn producer_id(client: &mut Client, lab: &Lab) -> ProducerId {
     }
 }
 
-/// An idempotent producer: bursts of records with up to five in flight, each sent until it is acknowledged.
+/// An idempotent producer: bursts of records with up to five in flight, each sent until it is acknowledged. With some ids
+/// it goes on in a new epoch half-way, as producers do after an error.
 pub(crate) async fn produce_idempotent(env: Env, lab: Arc<Lab>, topic: &'static str, work: Work) {
     let topic = lab.topic(topic);
     let mut client = Client::new(env.clone(), lab.bootstrap.clone());
     let mut next = work.first;
     for _ in 0..work.lives {
-        let producer = producer_id(&mut client, &lab).await;
+        let mut producer = producer_id(&mut client, &lab).await;
         let mut sequences: BTreeMap<i32, i32> = BTreeMap::new();
-        for _ in 0..work.bursts {
-            let partition = env.random_below(u64::try_from(topic.partitions).unwrap_or(1)) as i32;
+        let bump_at = env.random_below(2 * work.bursts);
+        for number in 0..work.bursts {
+            let before = (number == bump_at && number > 0).then(|| (producer, sequences.clone()));
+            if before.is_some() {
+                producer.epoch += 1;
+                sequences.clear();
+            }
+            let partition = topic.random_partition(&env);
             let count = 1 + env.random_below(IN_FLIGHT);
             let sequence = sequences.entry(partition).or_insert(0);
             let values = next..next + count;
@@ -74,22 +102,48 @@ pub(crate) async fn produce_idempotent(env: Env, lab: Arc<Lab>, topic: &'static 
                 let place = Place { partition, offset };
                 topic.history.lock().acked.insert(value, place);
             };
-            if !burst(
-                &mut client,
-                &lab,
-                topic.name,
+            let target = Target {
+                topic: topic.name,
                 partition,
                 producer,
-                records,
-                &mut acked,
-            )
-            .await
-            {
+                gap: random_gap(&env),
+            };
+            if !burst(&mut client, &lab, target, records, &mut acked).await {
                 return;
             }
             lab.took(&env, format!("produce to {}/{partition}", topic.name), start);
+            if let Some((producer, sequences)) = before {
+                let target = Target { producer, ..target };
+                let sequence = sequences.get(&partition).copied().unwrap_or(0);
+                speak_as_before(&mut client, &lab, target, sequence, next).await;
+                next += 1;
+            }
             env.sleep(Duration::from_millis(env.random_below(work.pause)))
                 .await;
+        }
+    }
+}
+
+/// A record in the name of an epoch that is over must be refused. Its value counts as never sent.
+async fn speak_as_before(client: &mut Client, lab: &Lab, target: Target<'_>, sequence: i32, value: u64) {
+    let Target {
+        topic,
+        partition,
+        producer,
+        gap,
+    } = target;
+    let answers = client
+        .produce(topic, partition, producer, &[(sequence, value)], gap)
+        .await;
+    let line = format!("{value} of an epoch that is over, for {topic}/{partition}: {answers:?}");
+    match answers.first() {
+        Some(Ok(Err(code))) if *code == FENCED || RETRIABLE.contains(code) => {
+            lab.trace.add(&client.env, line);
+        }
+        Some(Ok(_)) => lab.broken(&client.env, line),
+        _ => {
+            lab.trace.add(&client.env, line);
+            client.disconnect();
         }
     }
 }
@@ -98,16 +152,20 @@ pub(crate) async fn produce_idempotent(env: Env, lab: Arc<Lab>, topic: &'static 
 pub(super) async fn burst(
     client: &mut Client,
     lab: &Lab,
-    topic: &str,
-    partition: i32,
-    producer: ProducerId,
+    target: Target<'_>,
     mut left: VecDeque<(i32, u64)>,
     acked: &mut (dyn FnMut(u64, i64) + Send),
 ) -> bool {
     let env = client.env.clone();
+    let Target {
+        topic,
+        partition,
+        producer,
+        gap,
+    } = target;
     while !left.is_empty() {
         let sent: Vec<(i32, u64)> = left.iter().copied().collect();
-        let answers = client.produce(topic, partition, producer, &sent).await;
+        let answers = client.produce(topic, partition, producer, &sent, gap).await;
         let mut failed = false;
         for ((sequence, value), answer) in sent.into_iter().zip(answers) {
             match answer {
@@ -124,7 +182,7 @@ pub(super) async fn burst(
                     client.disconnect();
                 }
                 // Retriable errors of a broker, and those that follow from the failure of an earlier record.
-                Ok(Err(code)) if failed || [7, 13, 14, 15, 16, 56].contains(&code) => {
+                Ok(Err(code)) if failed || RETRIABLE.contains(&code) => {
                     lab.trace.add(&env, format_args!("{value}: error {code}"));
                     if env.random_below(2) == 0 {
                         client.disconnect();
@@ -149,7 +207,7 @@ pub(super) async fn burst(
     true
 }
 
-/// A producer without idempotence that sends each value once, and leaves it at that.
+/// A producer without idempotence that sends each value once, several at a time, and leaves it at that.
 pub(crate) async fn produce_once(
     env: Env,
     lab: Arc<Lab>,
@@ -161,29 +219,36 @@ pub(crate) async fn produce_once(
     let topic = lab.topic(topic);
     let mut client = Client::new(env.clone(), lab.bootstrap.clone());
     let nobody = ProducerId { id: -1, epoch: -1 };
-    for value in first..first + count {
-        let partition = env.random_below(u64::try_from(topic.partitions).unwrap_or(1)) as i32;
-        topic.history.lock().sent.insert(value);
+    let mut next = first;
+    while next < first + count {
+        let partition = topic.random_partition(&env);
+        let values = next..next + 1 + env.random_below(IN_FLIGHT);
+        next = values.end;
+        topic.history.lock().sent.extend(values.clone());
+        let records: Vec<(i32, u64)> = values.map(|value| (-1, value)).collect();
         let answers = client
-            .produce(topic.name, partition, nobody, &[(-1, value)])
+            .produce(topic.name, partition, nobody, &records, random_gap(&env))
             .await;
-        match answers.first() {
-            Some(Ok(Ok(offset))) => {
-                let place = Place {
-                    partition,
-                    offset: *offset,
-                };
-                lab.trace.add(
-                    &env,
-                    format_args!("ack {value} at {}/{partition}/{offset}", topic.name),
-                );
-                topic.history.lock().acked.insert(value, place);
-            }
-            other => {
-                lab.trace.add(&env, format_args!("{value} given up: {other:?}"));
-                client.disconnect();
+        // What one connection has brought stands in its order, as far as it is acknowledged.
+        let mut in_order = Vec::new();
+        for ((_, value), answer) in records.into_iter().zip(answers) {
+            match answer {
+                Ok(Ok(offset)) => {
+                    let place = Place { partition, offset };
+                    lab.trace.add(
+                        &env,
+                        format_args!("ack {value} at {}/{partition}/{offset}", topic.name),
+                    );
+                    topic.history.lock().acked.insert(value, place);
+                    in_order.push(value);
+                }
+                other => {
+                    lab.trace.add(&env, format_args!("{value} given up: {other:?}"));
+                    client.disconnect();
+                }
             }
         }
+        topic.history.lock().sends.push(in_order);
         env.sleep(Duration::from_millis(env.random_below(pause))).await;
     }
 }
