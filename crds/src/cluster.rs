@@ -59,6 +59,10 @@ use crate::common::{Condition, LocalReference, Resources};
         .reason(Reason::FieldValueInvalid)
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.metadataLog) == has(oldSelf.metadataLog)")
+    .message("spec.metadataLog cannot be set or removed later: what was acknowledged is in the log as it is")
+    .field_path(".metadataLog")
+    .reason(Reason::FieldValueForbidden))]
 pub struct DisklessClusterSpec {
     /// Container image of brokers and coordinators. Without it the operator's own default is used, which moves
     /// with the operator's version.
@@ -75,6 +79,10 @@ pub struct DisklessClusterSpec {
 
     /// Where records and metadata are kept.
     pub object_store: ObjectStore,
+
+    /// Where the log of the metadata is kept, if not in the object store. It cannot be set or removed later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata_log: Option<MetadataLog>,
 }
 
 /// The brokers: stateless, any of them takes any request.
@@ -265,6 +273,30 @@ pub struct Credentials {
     /// A Secret with the keys `access_key_id` and `secret_access_key`. A change of the Secret takes effect without
     /// a restart.
     pub secret_ref: LocalReference,
+}
+
+/// Where the log of the metadata is kept. The kind is the name of the member that is set: `postgres` is the one of this
+/// version.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MetadataLog {
+    /// A PostgreSQL database: commits take a millisecond instead of a request to the object store, and are as durable as
+    /// the database is.
+    pub postgres: Postgres,
+}
+
+/// A PostgreSQL database, which several clusters may share.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Postgres {
+    /// A Secret with the keys `url` (`postgres://user@host[:port][,host…]/database`, without a password) and `password`. A
+    /// change of `password` takes effect without a restart, a change of `url` when a pod is restarted.
+    pub secret_ref: LocalReference,
+
+    /// A Secret with the key `ca.crt`: the authorities, in PEM, that sign the database's certificate. Without it those
+    /// count that the image knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_secret_ref: Option<LocalReference>,
 }
 
 /// What the operator knows of a cluster.

@@ -17,7 +17,7 @@ mod topic;
 
 pub use cluster::{
     Brokers, Coordinators, Credentials, DisklessCluster, DisklessClusterSpec, DisklessClusterStatus,
-    ObjectStore, Placement, PlacementType, S3, Zone, ZoneStatus,
+    MetadataLog, ObjectStore, Placement, PlacementType, Postgres, S3, Zone, ZoneStatus,
 };
 pub use common::{Condition, LocalReference, ResourceList, Resources};
 pub use definition::{Error, all, definition_yaml, to_yaml};

@@ -167,8 +167,7 @@ fn clusters_with_secret(
         if secret.name_any() == internal_secret::name(&cluster.name_any()) {
             return true;
         }
-        let credentials = cluster.spec.object_store.credentials.as_ref();
-        credentials.is_some_and(|credentials| credentials.secret_ref.name == secret.name_any())
+        validate::secrets(&cluster.spec).any(|named| named.name == secret.name_any())
     };
     let clusters = clusters
         .state()
@@ -198,7 +197,7 @@ async fn reconcile(guarded: &Guarded, state: &ClusterContext) -> Result<Action, 
         }
     };
     wait_for_stores(&state.stores).await;
-    let credentials = dereference::credentials(context, &valid).await;
+    let credentials = dereference::credentials(context, cluster).await;
     let pods = state.stores.pods.state();
     let pods: Vec<_> = pods
         .into_iter()

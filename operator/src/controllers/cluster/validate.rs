@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::{DisklessCluster, PlacementType};
+use crds::{DisklessCluster, DisklessClusterSpec, PlacementType};
 use k8s_openapi::api::core::v1::{ResourceRequirements, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -18,6 +18,12 @@ use crate::context::Settings;
 pub const ACCESS_KEY_ID: &str = "access_key_id";
 /// Key of the Secret with the secret access key.
 pub const SECRET_ACCESS_KEY: &str = "secret_access_key";
+/// Key of the Secret with the URL of the database.
+pub const POSTGRES_URL: &str = "url";
+/// Key of the Secret with the password of the database.
+pub const POSTGRES_PASSWORD: &str = "password";
+/// Key of the Secret with the authorities of the database.
+pub const CA_CERTIFICATE: &str = "ca.crt";
 
 /// Names that other objects of a cluster have where a zone's objects have the zone.
 const RESERVED_ZONES: [&str; 4] = ["bootstrap", "brokers", "coordinator", "coordinators"];
@@ -47,6 +53,8 @@ pub struct ValidatedCluster {
     pub coordinators: Coordinators,
     /// Where the data is.
     pub object_store: ObjectStore,
+    /// The database with the metadata log; without it that is in the object store as well.
+    pub postgres: Option<Postgres>,
 }
 
 /// The brokers of one zone.
@@ -80,6 +88,55 @@ pub struct ObjectStore {
     pub url: String,
     /// Secret with the credentials; without it the environment of the pods has them.
     pub credentials_secret: Option<String>,
+}
+
+/// A database with a metadata log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Postgres {
+    /// Secret with the way in.
+    pub secret: String,
+    /// Secret with its authorities; without it those of the image count.
+    pub ca_secret: Option<String>,
+    /// Name of the cluster in the database, which may hold several: that of the prefix in the bucket, which no two share.
+    pub cluster: String,
+}
+
+/// A Secret of the user's that pods mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SecretOf<'a> {
+    /// The field that names it.
+    pub field: &'static str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its keys.
+    pub keys: &'static [&'static str],
+}
+
+/// The Secrets that the spec of a cluster names.
+pub fn secrets(spec: &DisklessClusterSpec) -> impl Iterator<Item = SecretOf<'_>> {
+    let credentials = spec
+        .object_store
+        .credentials
+        .as_ref()
+        .map(|credentials| SecretOf {
+            field: "spec.objectStore.credentials.secretRef",
+            name: &credentials.secret_ref.name,
+            keys: &[ACCESS_KEY_ID, SECRET_ACCESS_KEY],
+        });
+    let postgres = spec.metadata_log.as_ref().map(|log| &log.postgres);
+    let database = postgres.map(|postgres| SecretOf {
+        field: "spec.metadataLog.postgres.secretRef",
+        name: &postgres.secret_ref.name,
+        keys: &[POSTGRES_URL, POSTGRES_PASSWORD],
+    });
+    let authorities = postgres
+        .and_then(|postgres| postgres.ca_secret_ref.as_ref())
+        .map(|secret| SecretOf {
+            field: "spec.metadataLog.postgres.caSecretRef",
+            name: &secret.name,
+            keys: &[CA_CERTIFICATE],
+        });
+    credentials.into_iter().chain(database).chain(authorities)
 }
 
 /// Checks and completes the spec of a cluster.
@@ -190,6 +247,11 @@ pub fn validate(cluster: &DisklessCluster, settings: &Settings) -> Result<Valida
                 .as_ref()
                 .map(|c| c.secret_ref.name.clone()),
         },
+        postgres: spec.metadata_log.as_ref().map(|log| Postgres {
+            secret: log.postgres.secret_ref.name.clone(),
+            ca_secret: log.postgres.ca_secret_ref.as_ref().map(|ca| ca.name.clone()),
+            cluster: format!("{}/{}", spec.object_store.s3.bucket, spec.object_store.s3.prefix),
+        }),
         name,
     })
 }
@@ -287,6 +349,7 @@ pub(super) mod tests {
                 url: "s3://records".to_owned(),
                 credentials_secret: None,
             },
+            postgres: None,
         }
     }
 

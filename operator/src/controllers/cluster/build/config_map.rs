@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use sha2::{Digest, Sha256};
 use toml::{Table, Value};
 
-use super::super::validate::ValidatedCluster;
+use super::super::validate::{CA_CERTIFICATE, POSTGRES_PASSWORD, ValidatedCluster};
 use super::{ADMIN_PORT, INTERNAL_PORT, KAFKA_PORT, Set, internal_secret, zone_port};
 
 /// Key of the one file in the ConfigMap.
@@ -15,6 +15,10 @@ pub const FILE: &str = "diskless.toml";
 pub const DATA_DIR: &str = "/var/lib/diskless";
 /// Where the credentials are mounted.
 pub const CREDENTIALS_DIR: &str = "/etc/diskless/credentials";
+/// Where the password of the database is mounted.
+pub const POSTGRES_DIR: &str = "/etc/diskless/postgres";
+/// Where the authorities of the database are mounted.
+pub const POSTGRES_CA_DIR: &str = "/etc/diskless/postgres-ca";
 
 /// The ConfigMap of a set. Its name carries the hash of its content and it never changes: a pod that restarts in the
 /// middle of a rollout finds the configuration it was made for, not the one of its successor.
@@ -84,6 +88,24 @@ fn toml(cluster: &ValidatedCluster, set: Set<'_>) -> String {
     }
     file.insert("node".to_owned(), node.into());
     file.insert("object_store".to_owned(), store.into());
+    if let Some(postgres) = &cluster.postgres {
+        let mut log = table([
+            // Comes by environment. Without that this is an error, and not a log in the object store.
+            ("url", "".into()),
+            (
+                "password_file",
+                format!("{POSTGRES_DIR}/{POSTGRES_PASSWORD}").into(),
+            ),
+            ("cluster", postgres.cluster.clone().into()),
+        ]);
+        if postgres.ca_secret.is_some() {
+            log.insert(
+                "ca_file".to_owned(),
+                format!("{POSTGRES_CA_DIR}/{CA_CERTIFICATE}").into(),
+            );
+        }
+        file.insert("metadata_log".to_owned(), log.into());
+    }
     let internal = [
         ("host", "0.0.0.0".into()),
         ("port", INTERNAL_PORT.into()),

@@ -6,15 +6,18 @@ use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdate
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, ConfigMap, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource,
     EnvVar, EnvVarSource, HTTPGetAction, KeyToPath, ObjectFieldSelector, PodAffinityTerm, PodAntiAffinity,
-    PodSecurityContext, PodSpec, PodTemplateSpec, Probe, SeccompProfile, SecretVolumeSource, SecurityContext,
-    TopologySpreadConstraint, Volume, VolumeMount, WeightedPodAffinityTerm,
+    PodSecurityContext, PodSpec, PodTemplateSpec, Probe, SeccompProfile, SecretKeySelector,
+    SecretVolumeSource, SecurityContext, TopologySpreadConstraint, Volume, VolumeMount,
+    WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::ObjectMeta;
 
-use super::super::validate::{ACCESS_KEY_ID, SECRET_ACCESS_KEY, ValidatedCluster};
-use super::config_map::{CREDENTIALS_DIR, DATA_DIR, FILE};
+use super::super::validate::{
+    ACCESS_KEY_ID, CA_CERTIFICATE, POSTGRES_PASSWORD, POSTGRES_URL, SECRET_ACCESS_KEY, ValidatedCluster,
+};
+use super::config_map::{CREDENTIALS_DIR, DATA_DIR, FILE, POSTGRES_CA_DIR, POSTGRES_DIR};
 use super::{ADMIN_PORT, INTERNAL_PORT, KAFKA_PORT, MANAGED_BY, Set, internal_secret, zone_port};
 
 const CONFIG_DIR: &str = "/etc/diskless/config";
@@ -155,6 +158,15 @@ fn container(cluster: &ValidatedCluster, set: Set<'_>) -> Container {
     if cluster.object_store.credentials_secret.is_some() {
         mounts.push(mount("credentials", CREDENTIALS_DIR, true));
     }
+    if let Some(postgres) = &cluster.postgres {
+        mounts.push(mount("postgres", POSTGRES_DIR, true));
+        mounts.extend(
+            postgres
+                .ca_secret
+                .iter()
+                .map(|_| mount("postgres-ca", POSTGRES_CA_DIR, true)),
+        );
+    }
     Container {
         name: set.role().to_owned(),
         image: Some(cluster.image.clone()),
@@ -185,7 +197,7 @@ fn container(cluster: &ValidatedCluster, set: Set<'_>) -> Container {
     }
 }
 
-/// What differs from pod to pod.
+/// What differs from pod to pod, and what nobody may read in a ConfigMap.
 fn environment(cluster: &ValidatedCluster, set: Set<'_>) -> Vec<EnvVar> {
     let field = |name: &str, path: &str| EnvVar {
         name: name.to_owned(),
@@ -222,6 +234,18 @@ fn environment(cluster: &ValidatedCluster, set: Set<'_>) -> Vec<EnvVar> {
         // what the configuration file says holds.
         Set::Coordinators => field("DISKLESS_NODE__ZONE", &format!("metadata.labels['{ZONE_KEY}']")),
     });
+    environment.extend(cluster.postgres.iter().map(|postgres| EnvVar {
+        name: "DISKLESS_METADATA_LOG__URL".to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            secret_key_ref: Some(SecretKeySelector {
+                name: postgres.secret.clone(),
+                key: POSTGRES_URL.to_owned(),
+                optional: None,
+            }),
+            ..Default::default()
+        }),
+    }));
     environment
 }
 
@@ -266,6 +290,13 @@ fn volumes(cluster: &ValidatedCluster, config: &ConfigMap) -> Vec<Volume> {
     if let Some(name) = &cluster.object_store.credentials_secret {
         let keys = vec![key(ACCESS_KEY_ID), key(SECRET_ACCESS_KEY)];
         volumes.push(secret("credentials", name.clone(), keys));
+    }
+    if let Some(postgres) = &cluster.postgres {
+        let keys = vec![key(POSTGRES_PASSWORD)];
+        volumes.push(secret("postgres", postgres.secret.clone(), keys));
+        if let Some(name) = &postgres.ca_secret {
+            volumes.push(secret("postgres-ca", name.clone(), vec![key(CA_CERTIFICATE)]));
+        }
     }
     volumes
 }

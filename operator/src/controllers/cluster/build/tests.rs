@@ -65,6 +65,7 @@ fn full() -> Value {
             },
             "credentials": {"secretRef": {"name": "s3-credentials"}},
         },
+        "metadataLog": {"postgres": {"secretRef": {"name": "database"}, "caSecretRef": {"name": "database-ca"}}},
     })
 }
 
