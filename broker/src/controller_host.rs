@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use cluster::image::Shard;
 use cluster::{ControllerService, RpcError, Settings, ShardRpc};
 use coordinator::protocol::{CreatePartitionsRequest, DeleteTopicsRequest, ErrorResponse, api_key};
+use coordinator::replica::End;
 use env::Env;
 use kafka_wire::flex::Encode;
 use metalog::{MetadataLog, Owner};
@@ -18,6 +19,11 @@ use crate::rpc::Pool;
 const ANSWER: Duration = Duration::from_secs(5);
 /// Nodes that see the same silence do not all act in the same moment.
 const STAGGER: Duration = Duration::from_millis(200);
+
+/// This node cannot be part of the cluster: it does not read what the others write.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unsupported(pub String);
 
 /// Becomes the controller when there is none.
 pub struct ControllerHost {
@@ -68,16 +74,20 @@ impl ControllerHost {
         self.seat.lock().opening
     }
 
-    /// Takes the cluster log over, unless this node leads it already or another one has in the meantime.
-    pub async fn take_over(self: &Arc<Self>) {
+    /// Takes the cluster log over, unless this node leads it already or another one has in the meantime. The error is final:
+    /// the log is of a later release.
+    pub async fn take_over(self: &Arc<Self>) -> Result<(), Unsupported> {
         if self.current().is_some() {
-            return;
+            return Ok(());
         }
-        let before = self.log.owner().await;
-        if matches!(&before, Ok(Some(_))) {
+        // Whose place it takes must be known: a log that cannot be read now may be led all the same.
+        let Ok(before) = self.log.owner().await else {
+            return Ok(());
+        };
+        if before.is_some() {
             self.env.sleep(self.env.jittered(STAGGER)).await;
-            if self.log.owner().await != before {
-                return;
+            if self.log.owner().await != Ok(before) {
+                return Ok(());
             }
         }
         let rpc = Arc::new(DirectRpc {
@@ -107,8 +117,10 @@ impl ControllerHost {
                     host.seat.lock().current = None;
                 });
             }
+            Err(End::Unsupported(reason)) => return Err(Unsupported(reason)),
             Err(end) => tracing::info!(?end, "did not become controller"),
         }
+        Ok(())
     }
 
     /// Gives the seat up; another node takes it.

@@ -12,7 +12,7 @@ use cluster::configs::TopicConfig;
 use coordinator::protocol::{DescribeFilesRequest, DescribeFilesResponse, HandOverFileRequest};
 use coordinator::replica::{End, StateError, Status};
 use coordinator::shard::{
-    DescribeFiles, HandOver, Jobs, RetentionConfig, RetentionOf, ShardOptions, ShardService,
+    DescribeFiles, Features, HandOver, Jobs, RetentionConfig, RetentionOf, ShardOptions, ShardService,
 };
 use env::{Env, Instant};
 use groups::{GroupService, GroupSettings};
@@ -124,7 +124,9 @@ impl CoordinatorHost {
         state
             .lost
             .retain(|_, at| now.saturating_duration_since(*at) < AFTER_LOSS);
-        let State { open, lost, .. } = &mut *state;
+        let State {
+            open, lost, failures, ..
+        } = &mut *state;
         for (id, open) in open.iter_mut() {
             let leads = open.groups.is_some();
             match (leads, lead.contains(id), follow.contains(id)) {
@@ -145,8 +147,7 @@ impl CoordinatorHost {
                     tracing::error!(shard = %id, %error, "cannot open the shard");
                     lost.insert(id, now);
                     if leads {
-                        note_failure(&mut state.failures, id, now);
-                        break;
+                        note_failure(failures, id, now);
                     }
                 }
             }
@@ -232,13 +233,19 @@ impl CoordinatorHost {
             data_dir,
             owner,
             tuning,
+            metadata,
             ..
         } = &self.parts;
+        let metadata = metadata.clone();
         let log = logs.log(&format!("shard-{id}"));
         let options = ShardOptions {
             shard: id,
             data_dir: data_dir.clone(),
             replica: tuning.replica.clone(),
+            features: Features {
+                supported: tuning.supported,
+                finalized: Arc::new(move || metadata.image().record().feature_level()),
+            },
         };
         let shard = match leads {
             true => ShardService::start(env, options, log, owner.clone())?,
@@ -308,7 +315,7 @@ impl CoordinatorHost {
             if end != End::Stopped {
                 state.lost.insert(id, now);
             }
-            if let (End::Failed(_), true) = (&end, led) {
+            if let (End::Failed(_) | End::Unsupported(_), true) = (&end, led) {
                 note_failure(&mut state.failures, id, now);
             }
         }

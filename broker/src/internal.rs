@@ -19,6 +19,7 @@ use coordinator::shard::ShardService;
 use kafka_wire::flex::{Decode, Encode};
 use kafka_wire::frame::RequestHeader;
 use kafka_wire::{RequestKind, ResponseError, ResponseKind, request, response};
+use tokio_util::sync::CancellationToken;
 use types::{LogOffset, ShardId, Timestamp};
 
 use crate::membership::Coordination;
@@ -69,9 +70,9 @@ impl Internal {
         }
     }
 
-    async fn heartbeat(&self, request: HeartbeatRequest) -> HeartbeatResponse {
+    async fn heartbeat(&self, request: HeartbeatRequest, gone: &CancellationToken) -> HeartbeatResponse {
         match self.coordination.controller.current() {
-            Some(controller) => controller.heartbeat(&request).await,
+            Some(controller) => controller.heartbeat(&request, gone.cancelled()).await,
             None => {
                 let error = match self.coordination.controller.is_opening() {
                     true => ResponseError::CoordinatorLoadInProgress,
@@ -83,6 +84,7 @@ impl Internal {
                     image: None,
                     lead: Vec::new(),
                     follow: Vec::new(),
+                    feature_level: None,
                 }
             }
         }
@@ -126,8 +128,16 @@ impl Internal {
         let groups = self.coordination.shards.led(shard)?.groups;
         let (header, request) = parse(&forwarded.request)?;
         let client_id = header.client_id.as_deref().unwrap_or_default();
+        let topics = forwarded.topics.iter().flatten();
+        let topics = topics.map(|topic| (topic.name.clone(), topic.id)).collect();
         let answer = groups
-            .handle(client_id, &forwarded.client_host, header.api_version, request)
+            .handle(
+                client_id,
+                &forwarded.client_host,
+                header.api_version,
+                request,
+                topics,
+            )
             .await?;
         reply(&header, &answer)
     }
@@ -160,6 +170,10 @@ impl Internal {
                 .alter_configs(request)
                 .await
                 .map(ResponseKind::AlterConfigs),
+            RequestKind::UpdateFeatures(request) => controller
+                .update_features(request, header.api_version)
+                .await
+                .map(ResponseKind::UpdateFeatures),
             _ => return Err(ResponseError::InvalidRequest),
         };
         reply(&header, &answer.map_err(|_| ResponseError::NotController)?)
@@ -196,7 +210,7 @@ macro_rules! shard_call {
 
 #[async_trait]
 impl Handler for Internal {
-    async fn handle(&self, api_key: i16, body: Bytes) -> Option<Bytes> {
+    async fn handle(&self, api_key: i16, body: Bytes, gone: &CancellationToken) -> Option<Bytes> {
         let answer = match api_key {
             api_key::COMMIT_FILE => shard_call!(self, body, CommitFileRequest, commit_file, |error_code| {
                 CommitFileResponse {
@@ -271,7 +285,10 @@ impl Handler for Internal {
                     ErrorResponse { error_code }
                 })
             }
-            api_key::HEARTBEAT => self.heartbeat(Decode::from_bytes(body).ok()?).await.to_bytes(),
+            api_key::HEARTBEAT => self
+                .heartbeat(Decode::from_bytes(body).ok()?, gone)
+                .await
+                .to_bytes(),
             api_key::ALLOCATE_PRODUCER_IDS => self
                 .allocate_producer_ids(Decode::from_bytes(body).ok()?)
                 .await

@@ -9,6 +9,7 @@ pub mod config;
 pub mod controller_host;
 pub mod coordinator_host;
 pub mod fetch;
+pub mod fuzz_entry;
 pub mod internal;
 pub mod membership;
 pub mod metadata;

@@ -140,18 +140,24 @@ async fn serve(config: Config, dev: bool) -> anyhow::Result<()> {
     let node = Node::start(env.clone(), config, opened.store).await?;
     node.metrics().add(StoreCollector(opened.metrics));
     if dev {
-        node.ready().await;
-        let port = node.kafka_port().unwrap_or_default();
-        eprintln!(
-            "Kafka on localhost:{port} over {url} (metrics on http://localhost:{}/metrics)",
-            node.admin_port()
-        );
+        let ready = tokio::select! {
+            () = node.ready() => true,
+            _ = node.refused() => false,
+        };
+        if ready {
+            let port = node.kafka_port().unwrap_or_default();
+            eprintln!(
+                "Kafka on localhost:{port} over {url} (metrics on http://localhost:{}/metrics)",
+                node.admin_port()
+            );
+        }
     }
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    let refused = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        reason = node.refused() => Some(reason),
+    };
     tracing::info!("leaving");
     node.stop().await;
-    Ok(())
+    refused.map_or(Ok(()), |reason| Err(reason.into()))
 }

@@ -2,7 +2,8 @@
 //! coordinator, which shards to lead; and, when there is no controller, become it.
 //!
 //! The bucket names the controller (the owner of the log `cluster`), so no node is configured with another's address.
-//! Death shows as silence on the RPC; nothing is written while nothing changes.
+//! Death shows as silence on the RPC, or sooner as a connection that ends and is not made anew; nothing is written while
+//! nothing changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +12,11 @@ use cluster::protocol::{HeartbeatRequest, HeartbeatResponse};
 use coordinator::protocol::api_key;
 use env::{Env, Instant};
 use kafka_wire::ResponseError;
-use metalog::MetadataLog;
+use metalog::{LogError, MetadataLog};
 use tokio::sync::watch;
+use types::feature::FEATURE;
 
-use crate::controller_host::ControllerHost;
+use crate::controller_host::{ControllerHost, Unsupported};
 use crate::coordinator_host::CoordinatorHost;
 use crate::metadata::MetadataWriter;
 use crate::rpc::{Pool, RpcError};
@@ -31,6 +33,8 @@ const REST: Duration = Duration::from_secs(60);
 /// From one that is still opening the log, after this long.
 const OPENING: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(100);
+/// Before a connection that broke is made anew.
+const RECONNECT: Duration = Duration::from_millis(20);
 
 /// What the node does about leaving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +79,14 @@ enum Absent {
     Gone,
     /// No answer: it may be alive.
     Silent,
+    /// The connection broke: a new one will tell whether it lives.
+    Broken,
     /// It has taken the seat and is not ready yet.
     Opening,
     /// It answered, and does not take this node.
     Refused,
+    /// The same, for good.
+    Unsupported(Unsupported),
 }
 
 /// When a controller has been absent for too long. Coordinators that are too slow to answer in time would depose each
@@ -129,7 +137,7 @@ impl Patience {
             Absent::Gone => true,
             Absent::Silent => silent_for >= self.silence,
             Absent::Opening => silent_for >= self.silence.max(OPENING),
-            Absent::Refused => false,
+            Absent::Broken | Absent::Refused | Absent::Unsupported(_) => false,
         }
     }
 }
@@ -163,14 +171,12 @@ impl Membership {
         }
     }
 
-    /// Runs until the node has told the controller that it leaves, or the node ends.
-    pub async fn run(mut self) {
-        let mut controller: Option<String> = None;
+    /// Runs until the node has told the controller that it leaves, or the node ends. An error: the node has no place in this
+    /// cluster.
+    pub async fn run(mut self) -> Result<(), Unsupported> {
+        let mut controller = self.find_controller().await.ok().flatten();
         let mut patience = Patience::new(self.env.instant());
         loop {
-            if controller.is_none() {
-                controller = self.find_controller().await;
-            }
             if let Some(controller) = &controller {
                 patience.named(controller, self.env.instant());
             }
@@ -182,21 +188,26 @@ impl Membership {
                 Ok(stage) => {
                     patience.heard(self.env.instant());
                     if stage == Some(Stage::Leaving) {
-                        return;
+                        return Ok(());
                     }
                 }
-                Err(_) if *self.stage.borrow() == Stage::Leaving => return,
+                Err(_) if *self.stage.borrow() == Stage::Leaving => return Ok(()),
+                Err(Absent::Unsupported(error)) => return Err(error),
                 Err(Absent::Refused) => {
                     // Another process has this node's id: a controller there is.
                     patience.heard(self.env.instant());
                     self.env.sleep(self.env.jittered(PAUSE)).await;
                 }
+                Err(Absent::Broken) => self.env.sleep(self.env.jittered(RECONNECT)).await,
                 Err(absent) => {
                     self.env.sleep(self.env.jittered(PAUSE)).await;
-                    let named = self.find_controller().await;
+                    // Who leads may be there all the same while the bucket cannot say so.
+                    let Ok(named) = self.find_controller().await else {
+                        continue;
+                    };
                     if named == controller && patience.is_over(&absent, self.env.instant()) {
-                        self.take_over().await;
-                        controller = self.find_controller().await;
+                        self.take_over().await?;
+                        controller = self.find_controller().await.unwrap_or(named);
                     } else {
                         controller = named;
                     }
@@ -205,22 +216,21 @@ impl Membership {
         }
     }
 
-    async fn find_controller(&self) -> Option<String> {
-        match self.cluster_log.owner().await {
-            Ok(owner) => owner.map(|(_, owner)| owner.address),
-            Err(error) => {
-                tracing::warn!(%error, "cannot read who leads the cluster log");
-                self.env.sleep(PAUSE).await;
-                None
-            }
+    /// The address of who leads the cluster log; `None`: nobody ever did.
+    async fn find_controller(&self) -> Result<Option<String>, LogError> {
+        let owner = self.cluster_log.owner().await;
+        if let Err(error) = &owner {
+            tracing::warn!(%error, "cannot read who leads the cluster log");
         }
+        Ok(owner?.map(|(_, owner)| owner.address))
     }
 
-    async fn take_over(&self) {
-        if let Some(coordination) = &self.coordination
-            && *self.stage.borrow() == Stage::Active
-        {
-            coordination.controller.take_over().await;
+    async fn take_over(&self) -> Result<(), Unsupported> {
+        match &self.coordination {
+            Some(coordination) if *self.stage.borrow() == Stage::Active => {
+                coordination.controller.take_over().await
+            }
+            _ => Ok(()),
         }
     }
 
@@ -270,6 +280,15 @@ impl Membership {
             Ok(answer) if answer.error_code == ResponseError::CoordinatorLoadInProgress.code() => {
                 Err(Absent::Opening)
             }
+            Ok(HeartbeatResponse {
+                feature_level: Some(level),
+                ..
+            }) => {
+                let supported = self.node.supported.unwrap_or_default();
+                let text =
+                    format!("the cluster has finalised {FEATURE} {level}, this node supports {supported}");
+                Err(Absent::Unsupported(Unsupported(text)))
+            }
             Ok(answer) => {
                 if !std::mem::replace(&mut self.refused, true) {
                     let error = ResponseError::try_from_code(answer.error_code);
@@ -278,6 +297,7 @@ impl Membership {
                 Err(Absent::Refused)
             }
             Err(RpcError::Unreachable { .. }) => Err(Absent::Gone),
+            Err(RpcError::Broken { .. }) => Err(Absent::Broken),
             Err(error @ RpcError::Denied { .. }) => {
                 // It lives; a node that it does not know must not take its seat.
                 if !std::mem::replace(&mut self.refused, true) {
@@ -308,7 +328,69 @@ impl Membership {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use blob::faults::{Decision, Fault, Faulty};
+    use blob::{BlobError, MemoryStore, Operation, SharedStore};
+    use env::Simulation;
+    use metalog::ObjectLog;
+
     use super::*;
+    use crate::config::{Config, Role};
+    use crate::server::Node;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bucket_that_cannot_be_read_costs_no_controller_its_seat() {
+        let simulation = Simulation::new(1);
+        let env = simulation.node("test");
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "the secret of the cluster").unwrap();
+        let whole: SharedStore = Arc::new(MemoryStore::new(env.clone()));
+        let down = Arc::new(AtomicBool::new(false));
+        let mut nodes = Vec::new();
+        for (id, host) in [(0, "c0"), (1, "c1")] {
+            let mut config = Config::dev(&dir.path().join(host), 9092, Some("memory://"));
+            config.alone = false;
+            config.node.id = Some(id);
+            config.node.roles = vec![Role::Coordinator];
+            config.listeners = None;
+            (config.internal.host, config.internal.port) = (host.to_owned(), 9190);
+            config.internal.advertised_host = Some(host.to_owned());
+            config.internal.secret_file = Some(secret.clone());
+            config.admin.host = host.to_owned();
+            let down = down.clone();
+            let plan = move |_: Operation, _: &str| Decision {
+                delay: Duration::ZERO,
+                fault: match down.load(Ordering::Relaxed) {
+                    true => Fault::Fail(BlobError::Unavailable("test".to_owned())),
+                    false => Fault::None,
+                },
+            };
+            let node_env = simulation.node(host);
+            let store: SharedStore = Arc::new(Faulty::new(whole.clone(), node_env.clone(), Arc::new(plan)));
+            let node = Node::start(node_env, config, store).await.unwrap();
+            env.timeout(MINUTE, node.ready()).await.unwrap();
+            nodes.push(node);
+        }
+        let log = ObjectLog::new(whole, "cluster", metalog::Options::default(), env.clone());
+        let before = log.owner().await.unwrap();
+        assert!(before.is_some());
+
+        // Some heartbeats get lost while nobody can read who leads.
+        down.store(true, Ordering::Relaxed);
+        for (from, to) in [("c0", "c1"), ("c1", "c0")] {
+            simulation.net().cut(from, to);
+        }
+        env.sleep(Duration::from_secs(2)).await;
+        simulation.net().heal();
+        env.sleep(MINUTE / 2).await;
+        down.store(false, Ordering::Relaxed);
+        env.sleep(MINUTE / 2).await;
+        assert_eq!(log.owner().await.unwrap(), before);
+    }
 
     #[test]
     fn a_seat_that_changes_hands_often_is_left_longer_to_who_has_it() {

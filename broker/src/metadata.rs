@@ -30,6 +30,7 @@ pub fn metadata() -> (MetadataWriter, Metadata) {
         topics: Vec::new(),
         shards: Vec::new(),
         group_shards: 0,
+        feature_level: None,
     });
     let (writer, reader) = watch::channel(Arc::new(empty));
     (MetadataWriter { current: writer }, Metadata { current: reader })

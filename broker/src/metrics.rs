@@ -141,6 +141,7 @@ fn name(key: ApiKey) -> &'static str {
         ApiKey::CreatePartitions => "CreatePartitions",
         ApiKey::DeleteGroups => "DeleteGroups",
         ApiKey::IncrementalAlterConfigs => "IncrementalAlterConfigs",
+        ApiKey::UpdateFeatures => "UpdateFeatures",
         ApiKey::DescribeCluster => "DescribeCluster",
         ApiKey::AlterConfigs => "AlterConfigs",
         ApiKey::DescribeLogDirs => "DescribeLogDirs",

@@ -19,7 +19,7 @@ use crate::admin::{self, Health};
 use crate::api::{Api, Services};
 use crate::auth::ClusterSecret;
 use crate::config::{Config, Role};
-use crate::controller_host::ControllerHost;
+use crate::controller_host::{ControllerHost, Unsupported};
 use crate::coordinator_host::{CoordinatorHost, LoadCollector, Parts};
 use crate::fetch::{Fetcher, Objects, Windows, follow};
 use crate::internal::Internal;
@@ -51,6 +51,7 @@ pub struct Node {
     metadata: Metadata,
     stage: watch::Sender<Stage>,
     membership: JoinHandle<()>,
+    refused: watch::Receiver<Option<Unsupported>>,
     broker: Option<BrokerRole>,
     coordination: Option<Coordination>,
     metrics: Arc<Metrics>,
@@ -109,6 +110,7 @@ impl Node {
             };
             let mut settings = Settings {
                 metadata_partitions: config.coordinator.metadata_partitions,
+                supported: config.tuning.supported,
                 ..Settings::default()
             };
             if config.alone {
@@ -171,7 +173,13 @@ impl Node {
             coordination.clone(),
             stages,
         );
-        let membership = env.spawn(membership.run());
+        let (refusal, refused) = watch::channel(None);
+        let membership = env.spawn(async move {
+            if let Err(error) = membership.run().await {
+                tracing::error!(%error, "this node cannot be part of the cluster");
+                refusal.send_replace(Some(error));
+            }
+        });
 
         let bind = format!("{}:{}", config.admin.host, config.admin.port);
         let listener = env
@@ -190,6 +198,7 @@ impl Node {
             metadata,
             stage,
             membership,
+            refused,
             broker,
             coordination,
             metrics,
@@ -212,14 +221,32 @@ impl Node {
         self.broker.as_ref().map(|broker| broker.net.port())
     }
 
-    /// Waits until the node takes part in the cluster.
-    pub async fn ready(&self) {
+    /// Whether the node takes part in the cluster.
+    pub fn is_ready(&self) -> bool {
         let health = Ready {
             metadata: self.metadata.clone(),
             broker: self.broker.as_ref().map(|broker| broker.id),
         };
-        while health.ready().is_err() {
+        health.ready().is_ok()
+    }
+
+    /// Waits for that.
+    pub async fn ready(&self) {
+        while !self.is_ready() {
             self.env.sleep(LOOK).await;
+        }
+    }
+
+    /// Resolves if the cluster has no place for this node, and says why.
+    pub async fn refused(&self) -> Unsupported {
+        let mut refused = self.refused.clone();
+        let reason = match refused.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone(),
+            Err(_) => None,
+        };
+        match reason {
+            Some(reason) => reason,
+            None => std::future::pending().await,
         }
     }
 
@@ -364,6 +391,7 @@ async fn broker_role(
         node: id,
         zone: config.node.zone.clone(),
         auto_create_topics: config.broker.auto_create_topics,
+        supported: config.tuning.supported,
         metadata: metadata.clone(),
         coordinators: coordinators.clone(),
         producer: producer.clone(),
@@ -416,6 +444,7 @@ fn introduction(
         controller_epoch: 0,
         version: 0,
         max_wait_ms: 0,
+        supported: Some(config.tuning.supported),
     }
 }
 

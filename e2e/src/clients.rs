@@ -87,6 +87,13 @@ impl Library {
     }
 }
 
+/// What the Java administrator sees of features, and gets for finalising `level`.
+pub fn features(bootstrap: &str, level: i16) -> anyhow::Result<String> {
+    let mut command = Library::Java.command()?;
+    command.args(["features", bootstrap, &level.to_string()]);
+    Running::start(Library::Java, command)?.finish()
+}
+
 /// A client at work. Killed when dropped.
 pub struct Running {
     library: Library,

@@ -73,6 +73,8 @@ pub struct Node {
     config: PathBuf,
     log: PathBuf,
     environment: Vec<(String, String)>,
+    /// File with how far its wall clock is off.
+    clock: Option<PathBuf>,
     child: Option<Child>,
 }
 
@@ -196,6 +198,13 @@ impl Node {
         Ok(())
     }
 
+    /// Sets its wall clock to true time plus `seconds`, within a second; its monotonic clock does not mind. Needs
+    /// [`Plan::clocks`].
+    pub fn set_clock(&self, seconds: i64) -> anyhow::Result<()> {
+        let clock = self.clock.as_ref().context("its clock cannot be set")?;
+        Ok(std::fs::write(clock, format!("{seconds:+}"))?)
+    }
+
     /// Process id while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
@@ -268,6 +277,8 @@ pub struct Plan {
     pub environment: Vec<(String, String)>,
     /// Every node becomes a member; `None`: all of them on loopback.
     pub network: Option<Arc<Network>>,
+    /// Whether the nodes' clocks can be set (Debian package libfaketime).
+    pub clocks: bool,
 }
 
 impl Default for Plan {
@@ -279,6 +290,7 @@ impl Default for Plan {
             settings: String::new(),
             environment: Vec::new(),
             network: None,
+            clocks: false,
         }
     }
 }
@@ -395,6 +407,14 @@ fn make_node(
     text.push_str(&plan.settings);
     let config = dir.join(format!("node-{id}.toml"));
     std::fs::write(&config, text)?;
+    let mut environment = plan.environment.clone();
+    let mut clock = None;
+    if plan.clocks {
+        let file = dir.join(format!("clock-{id}"));
+        std::fs::write(&file, "+0")?;
+        environment.extend(clock_environment(&file)?);
+        clock = Some(file);
+    }
     Ok(Node {
         id,
         zone: zone.to_owned(),
@@ -406,9 +426,27 @@ fn make_node(
         data_dir,
         config,
         log: dir.join(format!("node-{id}.log")),
-        environment: plan.environment.clone(),
+        environment,
+        clock,
         child: None,
     })
+}
+
+/// What makes a process take its wall clock from `file`.
+fn clock_environment(file: &Path) -> anyhow::Result<[(String, String); 4]> {
+    let libraries = std::fs::read_dir("/usr/lib")?;
+    let found = libraries
+        .filter_map(|entry| Some(entry.ok()?.path().join("faketime/libfaketimeMT.so.1")))
+        .find(|path| path.exists());
+    let library = found.context("the package libfaketime is missing")?;
+    Ok([
+        ("LD_PRELOAD", library.display().to_string()),
+        ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
+        // It reads the file again after so many seconds.
+        ("FAKETIME_CACHE_DURATION", "1".to_owned()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value)))
 }
 
 /// A plain HTTP GET on loopback: status and body.

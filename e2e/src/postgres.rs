@@ -14,6 +14,8 @@ const USER: &str = "diskless";
 /// Of the database's owner.
 const PASSWORD: &str = "test-password";
 const READY: Duration = Duration::from_secs(60);
+/// How long it may take to end by itself.
+const GOODBYE: Duration = Duration::from_secs(10);
 
 /// A running server with one empty database; it ends, with all its data, when dropped.
 pub struct Postgres {
@@ -243,7 +245,20 @@ impl Postgres {
 }
 
 impl Drop for Postgres {
+    /// Killed outright it would leave its shared memory to the machine, which nobody ever takes back.
     fn drop(&mut self) {
+        self.signal("CONT");
+        if let Some(child) = &mut self.child {
+            // "Immediate shutdown"; its processes end with it.
+            let told = Command::new("kill")
+                .arg("-QUIT")
+                .arg(child.id().to_string())
+                .status();
+            let start = Instant::now();
+            while told.is_ok() && start.elapsed() < GOODBYE && matches!(child.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         self.kill();
     }
 }

@@ -1,7 +1,7 @@
 //! Clusters of real processes under random faults, judged by what their clients saw.
 //!
 //! Three brokers and two coordinators over a real S3 server behind the fault proxy; idempotent producers, assigned
-//! consumers and a group at work; a nemesis whose choices follow from a seed. A failing run prints its seed and keeps
+//! consumers, a group and an administrator at work; a nemesis whose choices follow from a seed. A failing run prints its seed and keeps
 //! all logs. More than the few seeds of every run: `DISKLESS_CHAOS_SEEDS=50 DISKLESS_CHAOS_FIRST_SEED=100`, and
 //! `DISKLESS_CHAOS_STEPS=40` for longer ones.
 #![allow(
@@ -15,6 +15,8 @@
     reason = "tests"
 )]
 
+#[path = "chaos_support/administrator.rs"]
+mod administrator;
 #[path = "chaos_support/consumer.rs"]
 mod consumer;
 #[path = "chaos_support/link.rs"]

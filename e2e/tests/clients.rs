@@ -1,7 +1,7 @@
 //! What stock clients see: every library produces, every library consumes, and they agree.
 #![allow(clippy::disallowed_methods, clippy::expect_used, reason = "tests")]
 
-use e2e::clients::{LIBRARIES, Library, kcat};
+use e2e::clients::{LIBRARIES, Library, features, kcat};
 use e2e::history::History;
 use e2e::node::{Cluster, Plan};
 
@@ -176,5 +176,27 @@ fn a_client_is_sent_to_brokers_of_the_zone_whose_port_it_uses() -> anyhow::Resul
             "{json}"
         );
     }
+    Ok(())
+}
+
+#[test]
+fn the_java_administrator_sees_and_finalises_the_feature() -> anyhow::Result<()> {
+    let cluster = Cluster::start(Plan::default())?;
+    let output = features(&cluster.bootstrap(), 2)?;
+    for line in [
+        "supported diskless.version 1 2",
+        "finalized diskless.version 2",
+        "updated diskless.version 2",
+    ] {
+        assert!(
+            output.lines().any(|found| found == line),
+            "no {line:?} in:\n{output}"
+        );
+    }
+    let output = features(&cluster.bootstrap(), 9)?;
+    assert!(
+        output.contains("InvalidUpdateVersionException") && output.contains("only supports versions 1-2"),
+        "{output}"
+    );
     Ok(())
 }

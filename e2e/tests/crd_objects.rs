@@ -67,6 +67,13 @@ async fn bad_values_are_refused(client: &Client) {
         ("spec/objectStore/s3/region", json!("")),
         ("spec/objectStore/credentials", json!({})),
         ("spec/objectStore/credentials/secretRef", json!({"name": ""})),
+        ("spec/metadataLog", json!({})),
+        ("spec/metadataLog/postgres", json!({})),
+        (
+            "spec/metadataLog/postgres",
+            json!({"url": "postgres://user:password@host/database"}),
+        ),
+        ("spec/metadataLog/postgres/secretRef", json!({"name": ""})),
     ];
     let topic_cases = [
         ("spec/clusterRef", Value::Null),

@@ -55,6 +55,7 @@ fn cluster_rules() -> Vec<Rule> {
     const RESOURCES: &str = "spec/brokers/resources";
     const PLACEMENT: &str = "spec/coordinators/placement";
     const ENDPOINT: &str = "spec/objectStore/s3/endpoint";
+    const LOG: &str = "spec/metadataLog";
     vec![
         Rule {
             message: "metadata.name must have at most 40 characters",
@@ -187,6 +188,30 @@ fn cluster_rules() -> Vec<Rule> {
                 update("spec/objectStore/s3/prefix", json!("one"), json!("two")),
                 update("spec/objectStore/s3/prefix", json!("one"), Value::Null),
                 update("spec/objectStore/s3/prefix", Value::Null, json!("two")),
+            ],
+        },
+        Rule {
+            message: "spec.metadataLog cannot be set or removed later",
+            passes: vec![
+                update(LOG, Value::Null, Value::Null),
+                // The same database by another name.
+                update(
+                    LOG,
+                    json!({"postgres": {"secretRef": {"name": "a"}}}),
+                    json!({"postgres": {"secretRef": {"name": "b"}}}),
+                ),
+            ],
+            fails: vec![
+                update(
+                    LOG,
+                    Value::Null,
+                    json!({"postgres": {"secretRef": {"name": "a"}}}),
+                ),
+                update(
+                    LOG,
+                    json!({"postgres": {"secretRef": {"name": "a"}}}),
+                    Value::Null,
+                ),
             ],
         },
         Rule {

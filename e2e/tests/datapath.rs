@@ -24,7 +24,7 @@ use e2e::wire::{Wire, batch, batch_of};
 use kafka_protocol::messages::ListOffsetsRequest;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 
-use crate::support::{deliver, is_retriable, now, producer_id, send};
+use crate::support::{deliver, is_retriable, now, producer_id, send, until};
 
 const MIB: u64 = 1 << 20;
 const SECOND: Duration = Duration::from_secs(1);
@@ -283,9 +283,7 @@ fn a_stuck_upload_holds_up_its_partition_alone() -> anyhow::Result<()> {
         .set_rules(vec![Rule::new(SILENCE).on(Verb::Put, "/wal/").times(2)]);
     let place = address.clone();
     let stuck = std::thread::spawn(move || deliver(&place, "stuck", 0, producer, 0, "stuck"));
-    while rig.proxy.counts().faults() < 2 {
-        std::thread::sleep(SECOND / 20);
-    }
+    until("both uploads are stuck", || rig.proxy.counts().faults() >= 2);
     for i in 0..5 {
         let records = batch(&[&i.to_string()], now())?;
         let answer = send(&mut wire, "stuck", 1, records, 30 * SECOND)?;
@@ -368,13 +366,16 @@ fn nodes_end_when_they_are_told_to_though_the_store_is_silent() -> anyhow::Resul
     let records = batch(&["0"], now())?;
     assert_eq!(send(&mut wire, "ending", 0, records, 10 * SECOND)?.error_code, 0);
     rig.proxy.set_rules(vec![Rule::new(SILENCE)]);
+    let puts = rig.proxy.counts().of(Verb::Put);
     let place = address.clone();
     let pending = std::thread::spawn(move || -> anyhow::Result<i16> {
         let mut wire = Wire::connect(&place)?;
         let records = batch(&["1"], now())?;
         Ok(send(&mut wire, "ending", 0, records, 60 * SECOND)?.error_code)
     });
-    std::thread::sleep(2 * SECOND);
+    until("the upload is on its way", || {
+        rig.proxy.counts().of(Verb::Put) > puts
+    });
     // Within 60 s, or `stop` fails.
     rig.cluster.brokers[0].stop()?;
     rig.cluster.coordinators[0].stop()?;

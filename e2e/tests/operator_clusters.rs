@@ -239,6 +239,22 @@ async fn a_missing_secret_is_named_and_its_creation_noticed(plane: &ControlPlane
         .unwrap();
     create_secret(plane, "secrets").await;
     wait_condition(&clusters, "demo", "Ready", "True/AsSpecified").await;
+
+    // The same for that of a database.
+    let mut fast = cluster("fast", 2);
+    fast["spec"]["metadataLog"] = json!({"postgres": {"secretRef": {"name": "database"}}});
+    apply(&clusters, &fast).await.unwrap();
+    let text = wait_condition(&clusters, "fast", "Ready", "False/CredentialsMissing").await;
+    assert!(
+        text.contains("secret database (spec.metadataLog.postgres.secretRef)"),
+        "{text}"
+    );
+    let database = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "database"},
+        "stringData": {"url": "postgres://diskless@database.example.org/diskless", "password": "secret"},
+    });
+    apply(&secrets, &database).await.unwrap();
+    wait_condition(&clusters, "fast", "Ready", "True/AsSpecified").await;
 }
 
 async fn a_foreign_object_is_left_alone_and_the_rest_goes_on(plane: &ControlPlane) {

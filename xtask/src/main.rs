@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod cluster;
 mod demo;
+mod fuzz;
 mod generate;
 mod image;
 mod lint;
@@ -39,6 +40,8 @@ enum Command {
     Cluster(cluster::Args),
     /// The whole system on a local cluster, from `kubectl apply` to a consumed record.
     Demo(demo::Args),
+    /// The decoders on made-up input (libFuzzer).
+    Fuzz(fuzz::Args),
     /// Write what is generated: CRDs, chart CRDs, API reference.
     Generate(generate::Args),
     /// Build the container images without a container engine.
@@ -58,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Cluster(args) => cluster::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Fuzz(args) => fuzz::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Image(args) => image::run(args),
         Command::Lint(args) => lint::run(args),

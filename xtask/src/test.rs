@@ -27,6 +27,7 @@ const PACKAGES: &[&str] = &[
     "iproute2",
     "iptables",
     "postgresql",
+    "libfaketime",
 ];
 
 #[derive(Default)]

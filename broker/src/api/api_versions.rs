@@ -1,6 +1,7 @@
-use kafka_wire::messages::api_versions_response::ApiVersion;
+use kafka_wire::messages::api_versions_response::{ApiVersion, FinalizedFeatureKey, SupportedFeatureKey};
 use kafka_wire::messages::{ApiVersionsRequest, ApiVersionsResponse};
-use kafka_wire::{ResponseError, versions};
+use kafka_wire::{ResponseError, StrBytes, versions};
+use types::feature::FEATURE;
 
 use super::Api;
 use super::call::Call;
@@ -27,6 +28,24 @@ impl Api {
                 .with_min_version(row.min)
                 .with_max_version(row.max)
         });
-        call.reply(ApiVersionsResponse::default().with_api_keys(keys.collect()))
+        let feature = StrBytes::from_static_str(FEATURE);
+        let supported = SupportedFeatureKey::default()
+            .with_name(feature.clone())
+            .with_min_version(self.supported.min.0)
+            .with_max_version(self.supported.max.0);
+        let mut response = ApiVersionsResponse::default()
+            .with_api_keys(keys.collect())
+            .with_supported_features(vec![supported]);
+        if self.metadata.is_known() {
+            let level = self.metadata.image().record().feature_level().0;
+            let finalized = FinalizedFeatureKey::default()
+                .with_name(feature)
+                .with_min_version_level(level)
+                .with_max_version_level(level);
+            // Of a number that only rises clients need no other epoch.
+            response.finalized_features_epoch = level.into();
+            response.finalized_features = vec![finalized];
+        }
+        call.reply(response)
     }
 }

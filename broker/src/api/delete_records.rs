@@ -1,18 +1,12 @@
-use std::collections::BTreeMap;
-
 use coordinator::protocol::{DeleteRecordsPartition, DeleteRecordsRequest as Ask};
 use kafka_wire::ResponseError;
 use kafka_wire::messages::delete_records_response::{DeleteRecordsPartitionResult, DeleteRecordsTopicResult};
 use kafka_wire::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
-use types::ShardId;
 
 use super::Api;
 use super::call::Call;
-use super::topics;
+use super::{shards, topics};
 use crate::net::Answer;
-
-/// Where results belong in the response (topic, partition), and what is asked for them.
-type Asked = (Vec<(usize, usize)>, Vec<DeleteRecordsPartition>);
 
 /// What a client may ask the shards to take for an answer, ms.
 const TIMEOUT: std::ops::RangeInclusive<i32> = 5_000..=60_000;
@@ -20,70 +14,52 @@ const TIMEOUT: std::ops::RangeInclusive<i32> = 5_000..=60_000;
 impl Api {
     pub(super) async fn delete_records(&self, call: Call, request: DeleteRecordsRequest) -> Answer {
         let image = self.metadata.image();
-        let mut by_shard: BTreeMap<ShardId, Asked> = BTreeMap::new();
-        let mut topics = Vec::with_capacity(request.topics.len());
-        for (topic_index, asked) in request.topics.iter().enumerate() {
-            let found = image
-                .topic(asked.name.as_str())
-                .ok_or(ResponseError::UnknownTopicOrPartition);
-            let mut partitions = Vec::with_capacity(asked.partitions.len());
-            for (index, partition) in asked.partitions.iter().enumerate() {
-                let error = match found.and_then(|topic| topics::partition(topic, partition.partition_index))
-                {
-                    Ok((id, shard)) => {
-                        let (places, wanted) = by_shard.entry(shard).or_default();
-                        places.push((topic_index, index));
-                        wanted.push(DeleteRecordsPartition {
-                            partition: id,
-                            offset: partition.offset,
-                        });
-                        // Until the shard has answered.
-                        ResponseError::RequestTimedOut
-                    }
-                    Err(error) => error,
-                };
-                let result = DeleteRecordsPartitionResult::default()
-                    .with_partition_index(partition.partition_index)
-                    .with_low_watermark(-1)
-                    .with_error_code(error.code());
-                partitions.push(result);
+        let find = |topic: &str, index: i32| topics::partition(image.topic(topic)?, index).ok();
+        let mut asked = Vec::new();
+        for topic in &request.topics {
+            for partition in &topic.partitions {
+                if let Some((id, shard)) = find(&topic.name, partition.partition_index) {
+                    let wanted = DeleteRecordsPartition {
+                        partition: id,
+                        offset: partition.offset,
+                    };
+                    asked.push((shard, wanted));
+                }
             }
-            let name = asked.name.clone();
-            topics.push(
-                DeleteRecordsTopicResult::default()
-                    .with_name(name)
-                    .with_partitions(partitions),
-            );
         }
         let deadline = self.deadline(request.timeout_ms.clamp(*TIMEOUT.start(), *TIMEOUT.end()).into());
-        let answers = by_shard
-            .into_iter()
-            .map(|(shard, (places, partitions))| async move {
-                (
-                    places,
-                    self.coordinators
-                        .delete_records(&Ask { shard, partitions }, deadline)
-                        .await,
-                )
-            });
-        for (places, answer) in futures::future::join_all(answers).await {
-            let results = match answer {
-                Ok(answer) if answer.error_code == 0 => answer.partitions,
+        let ask = |shard, partitions| async move {
+            let request = Ask { shard, partitions };
+            match self.coordinators.delete_records(&request, deadline).await {
+                Ok(answer) if answer.error_code == 0 => Some(answer.partitions),
                 other => {
                     tracing::debug!(failure = ?other.err(), "records cannot be deleted");
-                    continue;
-                }
-            };
-            for ((topic, partition), result) in places.into_iter().zip(results) {
-                let place = topics
-                    .get_mut(topic)
-                    .and_then(|topic| topic.partitions.get_mut(partition));
-                if let Some(place) = place {
-                    place.error_code = result.error_code;
-                    place.low_watermark = result.low_watermark;
+                    None
                 }
             }
-        }
+        };
+        let mut results = shards::each(asked, ask).await.into_iter();
+        let topics = request.topics.into_iter().map(|topic| {
+            let partitions = topic.partitions.iter().map(|partition| {
+                let (code, low_watermark) = match find(&topic.name, partition.partition_index) {
+                    None => (ResponseError::UnknownTopicOrPartition.code(), -1),
+                    Some(_) => match results.next().flatten() {
+                        Some(result) => (result.error_code, result.low_watermark),
+                        // Whether it was done is not known.
+                        None => (ResponseError::RequestTimedOut.code(), -1),
+                    },
+                };
+                DeleteRecordsPartitionResult::default()
+                    .with_partition_index(partition.partition_index)
+                    .with_low_watermark(low_watermark)
+                    .with_error_code(code)
+            });
+            let partitions = partitions.collect();
+            DeleteRecordsTopicResult::default()
+                .with_name(topic.name)
+                .with_partitions(partitions)
+        });
+        let topics = topics.collect();
         call.reply(DeleteRecordsResponse::default().with_topics(topics))
     }
 }

@@ -37,7 +37,7 @@ impl Api {
         deadline: Instant,
     ) -> Result<Bytes, RpcError> {
         self.coordinators
-            .forward(to, &call.peer.host, call.frame.clone(), deadline)
+            .forward(to, &call.peer.host, call.frame.clone(), None, deadline)
             .await
     }
 
@@ -71,13 +71,10 @@ impl Api {
         version: i16,
         deadline: Instant,
     ) -> Result<R::Response, ForwardError> {
-        let client_id = call.header.client_id.as_deref().unwrap_or_default();
-        let mut frame = client::encode(request, version, call.header.correlation_id, client_id)?;
-        // The length prefix does not travel.
-        let body = frame.split_off(4.min(frame.len()));
+        let frame = frame(call, request, version)?;
         let answer = self
             .coordinators
-            .forward(to, &call.peer.host, body, deadline)
+            .forward(to, &call.peer.host, frame, None, deadline)
             .await?;
         Ok(client::decode::<R>(answer, version)?.1)
     }
@@ -130,4 +127,11 @@ impl Api {
             .flatten()
             .collect()
     }
+}
+
+/// A request of our own in the client's name, as it travels to its owner: without the length.
+pub(super) fn frame<R: Request>(call: &Call, request: &R, version: i16) -> Result<Bytes, EncodeError> {
+    let client_id = call.header.client_id.as_deref().unwrap_or_default();
+    let mut frame = client::encode(request, version, call.header.correlation_id, client_id)?;
+    Ok(frame.split_off(4.min(frame.len())))
 }

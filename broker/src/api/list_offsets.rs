@@ -116,15 +116,20 @@ impl Api {
             .collect()
     }
 
-    /// Finds the record itself in the batch that the coordinator has named.
+    /// Finds the record itself in the batch that the coordinator has named. What was deleted of the batch does not count.
     async fn exact(&self, result: ListOffsetsResult, timestamp: i64) -> ListOffsetsResult {
         let Some(at) = result.batch.clone().filter(|_| result.error_code == 0) else {
             return result;
         };
+        let from = if timestamp == MAX_TIMESTAMP {
+            at.base_offset
+        } else {
+            result.offset
+        };
         if at.log_append_time.0 >= 0 {
             // All records of the batch carry the same time: the first one is the earliest.
             return ListOffsetsResult {
-                offset: at.base_offset,
+                offset: from,
                 timestamp: at.log_append_time,
                 ..result
             };
@@ -135,24 +140,30 @@ impl Api {
             Some(Err(error)) => return failed(error.response_error()),
             None => return failed(ResponseError::UnknownServerError),
         };
-        match self.env.blocking(move || find(&batch, &at, timestamp)).await {
+        match self
+            .env
+            .blocking(move || find(&batch, &at, from, timestamp))
+            .await
+        {
             Ok(Some((offset, time))) => ListOffsetsResult {
                 offset,
                 timestamp: Timestamp(time),
                 ..result
             },
-            Ok(None) => ListOffsetsResult {
-                offset: -1,
-                timestamp: Timestamp(-1),
-                ..result
-            },
+            // The one that was so late is deleted, or the header says more than is true: all that follows is from here on.
+            Ok(None) => result,
             Err(error) => failed(error),
         }
     }
 }
 
 /// Decompresses: not for a thread that serves others.
-fn find(batch: &Bytes, at: &Coordinate, timestamp: i64) -> Result<Option<(i64, i64)>, ResponseError> {
+fn find(
+    batch: &Bytes,
+    at: &Coordinate,
+    from: i64,
+    timestamp: i64,
+) -> Result<Option<(i64, i64)>, ResponseError> {
     let wanted = if timestamp == MAX_TIMESTAMP {
         BatchHeader::parse(batch)
             .map_err(|error| error.response_error())?
@@ -160,7 +171,7 @@ fn find(batch: &Bytes, at: &Coordinate, timestamp: i64) -> Result<Option<(i64, i
     } else {
         timestamp
     };
-    find_record_by_timestamp(batch, at.base_offset, wanted).map_err(|error| {
+    find_record_by_timestamp(batch, at.base_offset, from, wanted).map_err(|error| {
         tracing::warn!(%error, object = %at.object, "records cannot be searched by time");
         error.response_error()
     })

@@ -48,12 +48,13 @@ mod shards;
 mod steering;
 mod sync_group;
 mod topics;
+mod update_features;
 
 use std::sync::Arc;
 
 use env::{Env, Instant};
 use tokio_util::sync::CancellationToken;
-use types::{NodeId, Timestamp};
+use types::{FeatureLevels, NodeId, Timestamp};
 
 use crate::fetch::{Fetcher, Sessions};
 use crate::metadata::Metadata;
@@ -75,6 +76,8 @@ pub struct Services {
     pub zone: String,
     /// `broker.auto_create_topics`
     pub auto_create_topics: bool,
+    /// Levels of `diskless.version` that this broker supports.
+    pub supported: FeatureLevels,
     /// The cluster.
     pub metadata: Metadata,
     /// The way to the shards and the controller.

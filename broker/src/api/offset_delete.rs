@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use kafka_wire::ResponseError;
 use kafka_wire::messages::offset_delete_response::{
     OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
@@ -40,22 +38,18 @@ impl Api {
         if answer.error_code != 0 {
             return call.reply(answer.with_topics(Vec::new()));
         }
-        let mut decided = BTreeMap::new();
-        for topic in &answer.topics {
-            for partition in &topic.partitions {
-                decided.insert(
-                    (topic.name.as_str(), partition.partition_index),
-                    partition.error_code,
-                );
-            }
-        }
+        let decided = answer.topics.iter().flat_map(|topic| &topic.partitions);
+        let mut decided = decided.map(|partition| partition.error_code);
         let results = request.topics.iter().map(|topic| {
             let partitions = topic.partitions.iter().map(|partition| {
-                let code = decided.get(&(topic.name.as_str(), partition.partition_index));
-                let unknown = ResponseError::UnknownTopicOrPartition.code();
+                let code = if topics::exists(&image, &topic.name, partition.partition_index) {
+                    decided.next().unwrap_or(ResponseError::UnknownServerError.code())
+                } else {
+                    ResponseError::UnknownTopicOrPartition.code()
+                };
                 OffsetDeleteResponsePartition::default()
                     .with_partition_index(partition.partition_index)
-                    .with_error_code(code.copied().unwrap_or(unknown))
+                    .with_error_code(code)
             });
             OffsetDeleteResponseTopic::default()
                 .with_name(topic.name.clone())

@@ -3,6 +3,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kafka_wire::ResponseError;
+use kafka_wire::batch::BatchHeader;
 use kafka_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use kafka_wire::messages::{ProduceRequest, ProduceResponse};
 use tokio::sync::OwnedSemaphorePermit;
@@ -63,6 +64,10 @@ impl Api {
         for data in &request.topic_data {
             let topic = topics::find(&image, call.version() >= TOPIC_IDS, &data.name, data.topic_id);
             let config = topic.ok().map(|topic| self.configs.of(&image, topic));
+            let named = || match call.version() >= TOPIC_IDS {
+                true => data.topic_id.to_string(),
+                false => data.name.to_string(),
+            };
             for partition in &data.partition_data {
                 let judged = || -> Result<Append, Refusal> {
                     let refuse = |error: ResponseError| Refusal {
@@ -89,10 +94,15 @@ impl Api {
                 };
                 entries.push(match judged() {
                     Ok(append) => {
+                        self.producer.found(named, &append);
                         appends.push(append);
                         Entry::Appended
                     }
                     Err(refusal) => {
+                        let records = partition.records.as_deref().unwrap_or_default();
+                        if let Ok(header) = BatchHeader::parse(records) {
+                            self.producer.refused(named(), partition.index, &header);
+                        }
                         self.metrics.produce_failed_batches.inc();
                         Entry::Refused(refusal)
                     }

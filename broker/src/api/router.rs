@@ -96,6 +96,7 @@ impl Api {
             }
             RequestKind::CreatePartitions(request) => self.create_partitions(call, request).await,
             RequestKind::DescribeCluster(request) => self.describe_cluster(call, request),
+            RequestKind::UpdateFeatures(request) => self.update_features(call, request).await,
             RequestKind::AlterConfigs(request) => self.alter_configs(call, request).await,
             RequestKind::DescribeLogDirs(request) => self.describe_log_dirs(call, request).await,
             RequestKind::ElectLeaders(request) => self.elect_leaders(call, request),

@@ -143,6 +143,7 @@ mod tests {
             topics: Vec::new(),
             shards: Vec::new(),
             group_shards: 1,
+            feature_level: None,
         })
     }
 

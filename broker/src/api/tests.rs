@@ -1,6 +1,7 @@
 //! A whole node in a simulated world, spoken to as clients speak.
 
 mod admin;
+mod features;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -310,6 +311,9 @@ async fn offsets_outside_the_log_are_out_of_range_on_both_sides() {
     assert_eq!(error_of(&client.fetch("t", 4).await), out_of_range);
     assert_eq!(offsets_of(&client.fetch("t", 5).await), [0]);
     assert_eq!(client.offset("t", -2).await.1, 5);
+    // By time, too, what is deleted is not found.
+    let time = client.offset("t", -3).await.2;
+    assert_eq!(client.offset("t", time - 1000).await, (0, 5, time));
 }
 
 #[tokio::test(start_paused = true)]
@@ -393,6 +397,21 @@ async fn what_cannot_be_produced_is_refused_and_nothing_is_stored() {
         assert_eq!((code, offset), (error.code(), -1), "{error}");
     }
     assert_eq!(client.offset("t", -1).await.1, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_follows_a_batch_for_a_topic_not_heard_of_yet_is_no_first_batch() {
+    let c = cluster().await;
+    let mut client = c.client().await;
+    let sent = |sequence| sequenced(7, sequence, 1, c.now());
+    let unknown = ResponseError::UnknownTopicOrPartition.code();
+    assert_eq!(client.produce("late", 0, sent(0), -1).await, (unknown, -1));
+    // The news comes while the producer's next batch is on its way.
+    c.with_topic("late").await;
+    let out_of_order = ResponseError::OutOfOrderSequenceNumber.code();
+    assert_eq!(client.produce("late", 0, sent(1), -1).await, (out_of_order, -1));
+    assert_eq!(client.produce("late", 0, sent(0), -1).await, (0, 0));
+    assert_eq!(client.produce("late", 0, sent(1), -1).await, (0, 1));
 }
 
 #[tokio::test(start_paused = true)]

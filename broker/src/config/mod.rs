@@ -106,6 +106,8 @@ pub struct Tuning {
     pub replica: coordinator::replica::Options,
     /// Intervals and grace periods of a shard's background jobs.
     pub jobs: coordinator::shard::JobOptions,
+    /// Levels of `diskless.version` that the node supports: fewer are those of an earlier release.
+    pub supported: types::FeatureLevels,
 }
 
 /// `[broker]`

@@ -11,16 +11,23 @@ pub(super) struct Offer<'a> {
     pub(super) max_bytes: u64,
 }
 
-/// The number of batches of each partition, within `max_bytes` over all. Partitions get their share in order,
-/// beginning with number `first`, so that with changing beginnings none starves.
+/// The number of batches of each partition, within `max_bytes` over all. Those that have something get their share in
+/// order, and `random` says which of them is the first, so that each is as often the first as any other: a turn that
+/// passed from partition to partition would mostly pass over empty ones, always to the same successor.
 ///
-/// As in KIP-74 the first partition that has something gives at least one batch, whatever its size: a consumer must
-/// always get on. No other one exceeds a limit.
-pub(super) fn share(offers: &[Offer<'_>], max_bytes: u64, first: usize) -> Vec<usize> {
+/// As in KIP-74 the first partition gives at least one batch, whatever its size: a consumer must always get on. No
+/// other one exceeds a limit.
+pub(super) fn share(offers: &[Offer<'_>], max_bytes: u64, random: u64) -> Vec<usize> {
     let mut counts = vec![0; offers.len()];
     let mut left = max_bytes;
     let mut nothing_yet = true;
-    let order = (0..offers.len()).cycle().skip(first).take(offers.len());
+    let offering = offers
+        .iter()
+        .enumerate()
+        .filter(|(_, offer)| !offer.batches.is_empty());
+    let mut order: Vec<usize> = offering.map(|(index, _)| index).collect();
+    let first = random.checked_rem(order.len() as u64).unwrap_or(0);
+    order.rotate_left(usize::try_from(first).unwrap_or(0));
     for index in order {
         let (Some(offer), Some(count)) = (offers.get(index), counts.get_mut(index)) else {
             continue;
@@ -61,7 +68,7 @@ mod tests {
         sizes.iter().enumerate().map(coordinate).collect()
     }
 
-    fn shared(partitions: &[(&[u32], u64)], max_bytes: u64, first: usize) -> Vec<usize> {
+    fn shared(partitions: &[(&[u32], u64)], max_bytes: u64, random: u64) -> Vec<usize> {
         let all: Vec<_> = partitions
             .iter()
             .map(|(sizes, limit)| (batches(sizes), *limit))
@@ -73,7 +80,7 @@ mod tests {
                 max_bytes: *max_bytes,
             })
             .collect();
-        share(&offers, max_bytes, first)
+        share(&offers, max_bytes, random)
     }
 
     #[test]
@@ -96,11 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_moves() {
+    fn any_of_those_that_have_something_may_be_the_first() {
         let partitions: [(&[u32], u64); 3] = [(&[100], 100), (&[100], 100), (&[100], 100)];
         assert_eq!(shared(&partitions, 100, 0), [1, 0, 0]);
         assert_eq!(shared(&partitions, 100, 1), [0, 1, 0]);
         assert_eq!(shared(&partitions, 200, 5), [1, 0, 1]);
+        let few: [(&[u32], u64); 4] = [(&[], 100), (&[100], 100), (&[100], 100), (&[], 100)];
+        assert_eq!(shared(&few, 100, 0), [0, 1, 0, 0]);
+        assert_eq!(shared(&few, 100, 1), [0, 0, 1, 0]);
         assert!(shared(&[], 100, 5).is_empty());
     }
 }

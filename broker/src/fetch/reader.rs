@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use coordinator::protocol::{Coordinate, FindBatchesPartition, FindBatchesRequest, FindBatchesResult};
@@ -73,7 +72,6 @@ pub struct Fetcher {
     objects: Objects,
     /// Nobody waits any longer: the broker leaves.
     draining: CancellationToken,
-    fetches: Arc<AtomicUsize>,
 }
 
 const UNKNOWN: Bounds = Bounds {
@@ -118,7 +116,6 @@ impl Fetcher {
             coordinators,
             objects,
             draining,
-            fetches: Arc::default(),
         }
     }
 
@@ -281,7 +278,6 @@ impl Fetcher {
     }
 
     async fn read(&self, wanted: &[Wanted], views: Vec<View>, max_bytes: u64) -> Vec<Fetched> {
-        let first = self.fetches.fetch_add(1, Relaxed) % wanted.len().max(1);
         let offers: Vec<Offer<'_>> = wanted
             .iter()
             .zip(&views)
@@ -290,7 +286,7 @@ impl Fetcher {
                 max_bytes: want.max_bytes,
             })
             .collect();
-        let counts = share(&offers, max_bytes, first);
+        let counts = share(&offers, max_bytes, self.env.random_u64());
         let chosen = views.iter().zip(&counts).flat_map(|(view, count)| {
             view.batches
                 .iter()

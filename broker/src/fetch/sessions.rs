@@ -18,8 +18,10 @@ use uuid::Uuid;
 
 /// Kafka's `max.incremental.fetch.session.cache.slots`.
 const SESSIONS: usize = 1000;
-/// Partitions of all sessions (about 150 bytes each).
+/// Partitions of all sessions (about 150 bytes each, see [`Session::size`]).
 const PARTITIONS: usize = 1_000_000;
+/// A name of a topic takes the place of one more partition for each so many bytes: nobody has checked how long it is.
+const NAME: usize = 256;
 /// A session that was used since is not evicted for one that is not larger, nor one that is younger for any; Kafka's
 /// `min.incremental.fetch.session.eviction.ms`.
 const KEEP: Duration = Duration::from_secs(120);
@@ -184,8 +186,9 @@ impl Sessions {
                 wish: cached.wish,
             })
             .collect();
+        let size = session.size();
         drop(session);
-        let kept = self.0.lock().resize(id, all.len());
+        let kept = self.0.lock().resize(id, size);
         let kind = match kept {
             true => Kind::Increment(id, shared),
             false if all.is_empty() => Kind::Sessionless,
@@ -206,13 +209,13 @@ impl Sessions {
                     epoch: next(INITIAL),
                     partitions: BTreeMap::new(),
                 };
-                if !self.0.lock().make_room(round.asked.len(), now) {
-                    return;
-                }
                 for (asked, answer) in round.asked.into_iter().zip(answers) {
                     session.ask(asked, Told::by(answer));
                 }
-                answer.session_id = self.0.lock().add(session, now, random);
+                let mut cache = self.0.lock();
+                if cache.make_room(session.size(), now) {
+                    answer.session_id = cache.add(session, now, random);
+                }
             }
             Kind::Increment(id, session) => {
                 let mut session = session.lock();
@@ -254,6 +257,15 @@ impl Session {
             .entry((topic, partition))
             .or_insert(Cached { wish, told })
             .wish = wish;
+    }
+
+    /// What it takes, in partitions with names of usual length.
+    fn size(&self) -> usize {
+        let size = |topic: &TopicKey| match topic {
+            TopicKey::Name(name) => 1 + name.len() / NAME,
+            TopicKey::Id(_) => 1,
+        };
+        self.partitions.keys().map(|(topic, _)| size(topic)).sum()
     }
 
     /// Whether the client must hear of the partition.
@@ -321,7 +333,7 @@ impl Cache {
         while self.sessions.contains_key(&id) {
             id = id.checked_add(1).unwrap_or(1);
         }
-        let size = session.partitions.len();
+        let size = session.size();
         self.partitions += size;
         let session = Arc::new(Mutex::new(session));
         self.sessions.insert(

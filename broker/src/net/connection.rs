@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use kafka_wire::frame::{DEFAULT_MAX_FRAME, FrameError};
 use kafka_wire::rope::{Rope, write_vectored_all};
 use tokio::io::AsyncWriteExt;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::frames::{FrameReader, MemoryBudget};
@@ -18,6 +18,8 @@ use crate::metrics::Metrics;
 
 /// Requests of a connection that are read but not answered. Clients that do not batch send many small ones.
 const QUEUE: usize = 1024;
+/// Bytes of those that hold nothing of the memory budget.
+const UNBUDGETED: usize = 256 << 10;
 /// Kafka's `connections.max.idle.ms`.
 const IDLE: Duration = Duration::from_secs(600);
 /// A writer gathers answers that are ready up to this size, in bytes.
@@ -33,10 +35,11 @@ pub(super) struct Shared {
     pub(super) stop: CancellationToken,
 }
 
-/// A request that is read but not answered; the token counts it.
+/// A request that is read but not answered; the token counts it, and so does its part of [`UNBUDGETED`].
 struct Pending {
     answer: BoxFuture<'static, Answer>,
     _unanswered: Arc<()>,
+    _unbudgeted: OwnedSemaphorePermit,
 }
 
 /// Serves a connection until its end.
@@ -90,6 +93,7 @@ where
     R: tokio::io::AsyncRead + Unpin,
 {
     let unanswered = Arc::new(());
+    let unbudgeted = Arc::new(Semaphore::new(UNBUDGETED));
     loop {
         let ready = tokio::select! {
             biased;
@@ -112,12 +116,22 @@ where
         let Some(frame) = frame else {
             return Ok(End::Closed);
         };
+        let bytes = if frame.permit.is_some() {
+            0
+        } else {
+            frame.bytes.len()
+        };
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let Ok(held) = unbudgeted.clone().acquire_many_owned(bytes).await else {
+            return Ok(End::Closed);
+        };
         let Ok(slot) = queue.reserve().await else {
             return Ok(End::Closed);
         };
         slot.send(Pending {
             answer: shared.handler.handle(peer, frame),
             _unanswered: unanswered.clone(),
+            _unbudgeted: held,
         });
     }
 }

@@ -1,7 +1,8 @@
 //! Frames off a socket, within the memory budget.
 //!
 //! Small frames share a read buffer, several to a system call. A large one gets an allocation of exactly its size, so
-//! that nothing is copied and nothing is kept alive beside it.
+//! that nothing is copied and nothing is kept alive beside it; the smallest are copied out of the read buffer, for the
+//! same reason.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Frames up to this size go through the read buffer, in bytes.
 const SMALL: usize = 16 << 10;
-/// The read buffer of a connection that is idle or slow, in bytes.
+/// The read buffer of a connection that is idle or slow, in bytes. A frame below this size would keep more alive than
+/// itself, and be counted for less than it takes.
 const READ_MIN: usize = 4 << 10;
 /// The read buffer of a connection that fills it, in bytes.
 const READ_MAX: usize = 64 << 10;
@@ -91,8 +93,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// Resolves when there is something of the next frame, or the end; may be dropped and called again.
     pub async fn ready(&mut self) -> Result<bool, FrameError> {
         if self.buffer.is_empty() {
-            // Nothing is in flight: an idle connection keeps no buffer but the small one it waits with.
-            self.buffer = BytesMut::new();
+            if self.buffer.capacity() > READ_MIN {
+                // Nothing is in flight: an idle connection keeps no buffer but the small one it waits with.
+                self.buffer = BytesMut::new();
+            }
             self.fill().await?;
         }
         Ok(!self.buffer.is_empty())
@@ -147,7 +151,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         while self.buffer.len() < len {
             self.fill_in_time().await?;
         }
-        Ok(self.buffer.split_to(len).freeze())
+        let frame = self.buffer.split_to(len);
+        Ok(if len < READ_MIN {
+            Bytes::copy_from_slice(&frame)
+        } else {
+            frame.freeze()
+        })
     }
 
     async fn large(&mut self, len: usize) -> Result<Bytes, FrameError> {
@@ -237,6 +246,27 @@ mod tests {
             assert_eq!(frame.permit.is_some(), size + 8 > FREE, "{size}");
         }
         assert!(reader.next().await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_small_frame_keeps_nothing_but_itself_alive() {
+        for size in [0, 100, 3000, 20_000] {
+            let (mut far, near) = tokio::io::duplex(1 << 20);
+            let mut reader = FrameReader::new(near, Env::simulated(1), MemoryBudget::new(MAX), MAX);
+            // Two in one read: what is left in the read buffer is not theirs.
+            let two = [request(0, 9, size), request(0, 9, size)].concat();
+            tokio::io::AsyncWriteExt::write_all(&mut far, &two).await.unwrap();
+            let (first, second) = (
+                reader.next().await.unwrap().unwrap(),
+                reader.next().await.unwrap().unwrap(),
+            );
+            drop(reader);
+            for frame in [first, second] {
+                // Alone with its memory, it can be had back for writing, and there is not much more of it.
+                let memory = frame.bytes.try_into_mut().unwrap();
+                assert!(memory.capacity() <= size + 8, "{} for {size}", memory.capacity());
+            }
+        }
     }
 
     #[tokio::test]

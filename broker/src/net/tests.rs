@@ -109,6 +109,34 @@ async fn answers_come_in_the_order_of_the_requests_and_none_waits_to_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_that_waits_holds_little_memory() {
+    let f = fixture(10).await;
+    let (mut reading, mut writing) = f.connect(9092).await.into_split();
+    // Each is too small to be counted in the budget of the broker.
+    let mut large = vec![0; 4 + 8 + 60_000];
+    let length = u32::try_from(large.len() - 4).unwrap();
+    large[..4].copy_from_slice(&length.to_be_bytes());
+    large[4..12].copy_from_slice(&[0, 3, 0, 1, 0, 0, 0, 1]);
+    let last = large.len() - 1;
+    large[last] = 9;
+    let mut all = request(30, 1);
+    for _ in 0..20 {
+        all.extend_from_slice(&large);
+    }
+    let sending = f.env.spawn(async move {
+        writing.write_all(&all).await.unwrap();
+        writing
+    });
+    f.env.sleep(10 * SECOND).await;
+    let read = f.handler.seen.lock().len();
+    assert!((2..=6).contains(&read), "{read} requests are read");
+    let mut answers = vec![0; 2 * 21];
+    reading.read_exact(&mut answers).await.unwrap();
+    assert_eq!(f.handler.seen.lock().len(), 21, "nothing is lost");
+    drop(sending.await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_port_tells_the_zone() {
     let f = fixture(10).await;
     assert_eq!(

@@ -4,6 +4,7 @@
 //! again would find its place taken. The coordinator sees to that by the sequence numbers, but not for a producer it
 //! knows nothing of: there any sequence is a beginning. So it is told which batches cannot be one.
 
+use std::hash::Hash;
 use std::time::Duration;
 
 use env::Instant;
@@ -17,15 +18,25 @@ const KEEP: usize = 10_000;
 /// A producer in one partition: id and epoch.
 pub(super) type Key = (TopicPartition, i64, i16);
 
-/// The first lost batch of each producer, by its base sequence.
+/// The same in a partition as requests name it: topic (name or id) and index, then id and epoch.
+pub(super) type Named = (String, i32, i64, i16);
+
+/// The first lost batch of each producer, by its base sequence, and since when.
+type Lost<K> = FastMap<K, (i32, Instant)>;
+
+/// What is missing.
 #[derive(Debug, Default)]
-pub(super) struct Gaps(FastMap<Key, (i32, Instant)>);
+pub(super) struct Gaps {
+    lost: Lost<Key>,
+    /// Batches that were refused at the door, most often because this broker had not heard of their topic.
+    refused: Lost<Named>,
+}
 
 impl Gaps {
     /// Whether a batch comes after a lost one. Whether that one has been stored meanwhile, through another broker
     /// perhaps, only the coordinator knows.
     pub(super) fn must_follow(&self, key: &Key, sequence: i32) -> bool {
-        self.0
+        self.lost
             .get(key)
             .is_some_and(|(missing, _)| is_before(*missing, sequence))
     }
@@ -33,27 +44,47 @@ impl Gaps {
     /// A batch was accepted: what was missing before it is there.
     pub(super) fn accepted(&mut self, key: &Key, sequence: i32) {
         let closed = self
-            .0
+            .lost
             .get(key)
             .is_some_and(|(missing, _)| !is_before(sequence, *missing));
         if closed {
-            self.0.remove(key);
+            self.lost.remove(key);
         }
     }
 
     /// A batch was not stored, or is not known to be.
     pub(super) fn lost(&mut self, key: Key, sequence: i32, now: Instant) {
-        if self.0.len() >= KEEP {
-            self.0
-                .retain(|_, (_, since)| now.saturating_duration_since(*since) < FORGET);
-            if self.0.len() >= KEEP {
-                self.0.clear();
-            }
+        note(&mut self.lost, key, sequence, now);
+    }
+
+    /// A batch was refused before it was known where it belongs.
+    pub(super) fn refused(&mut self, name: Named, sequence: i32, now: Instant) {
+        note(&mut self.refused, name, sequence, now);
+    }
+
+    /// Whether [`Gaps::found`] can change anything.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// A later batch of the same producer was let in: what was refused before it counts as lost.
+    pub(super) fn found(&mut self, name: &Named, partition: TopicPartition) {
+        if let Some((missing, since)) = self.refused.remove(name) {
+            self.lost((partition, name.2, name.3), missing, since);
         }
-        let missing = self.0.entry(key).or_insert((sequence, now));
-        if is_before(sequence, missing.0) {
-            *missing = (sequence, now);
+    }
+}
+
+fn note<K: Eq + Hash>(lost: &mut Lost<K>, key: K, sequence: i32, now: Instant) {
+    if lost.len() >= KEEP {
+        lost.retain(|_, (_, since)| now.saturating_duration_since(*since) < FORGET);
+        if lost.len() >= KEEP {
+            lost.clear();
         }
+    }
+    let missing = lost.entry(key).or_insert((sequence, now));
+    if is_before(sequence, missing.0) {
+        *missing = (sequence, now);
     }
 }
 
@@ -107,6 +138,27 @@ mod tests {
     }
 
     #[test]
+    fn what_was_refused_at_the_door_is_lost_once_its_partition_is_known() {
+        let now = env::Env::production().instant();
+        let partition = TopicPartition {
+            topic: TopicId::default(),
+            partition: 3,
+        };
+        let name = |producer| ("t".to_owned(), 3, producer, 0);
+        let mut gaps = Gaps::default();
+        assert!(!gaps.has_refused());
+        gaps.refused(name(7), 0, now);
+        gaps.refused(name(7), 1, now);
+        assert!(gaps.has_refused());
+        gaps.found(&name(8), partition);
+        assert!(!gaps.must_follow(&(partition, 8, 0), 2), "another producer");
+        gaps.found(&name(7), partition);
+        assert!(gaps.must_follow(&(partition, 7, 0), 2) && gaps.must_follow(&(partition, 7, 0), 1));
+        assert!(!gaps.must_follow(&(partition, 7, 0), 0), "it is the refused one itself");
+        assert!(!gaps.has_refused());
+    }
+
+    #[test]
     fn sequences_wrap() {
         assert!(is_before(i32::MAX, 0) && is_before(i32::MAX - 5, 3) && is_before(0, 1));
         assert!(!is_before(0, i32::MAX) && !is_before(3, 3));
@@ -123,6 +175,6 @@ mod tests {
         for producer in 0..(2 * KEEP as i64) {
             gaps.lost((partition, producer, 0), 0, now);
         }
-        assert!(gaps.0.len() <= KEEP);
+        assert!(gaps.lost.len() <= KEEP);
     }
 }

@@ -13,6 +13,7 @@ use env::Env;
 use kafka_wire::flex::{Decode, Encode};
 use kafka_wire::{ResponseError, batch};
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 use types::{NodeId, ShardId, Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
 
@@ -35,7 +36,7 @@ struct Shards {
 
 #[async_trait]
 impl Handler for Shards {
-    async fn handle(&self, key: i16, mut body: Bytes) -> Option<Bytes> {
+    async fn handle(&self, key: i16, mut body: Bytes, _: &CancellationToken) -> Option<Bytes> {
         assert_eq!(key, api_key::COMMIT_FILE);
         let request = CommitFileRequest::decode(&mut body).unwrap();
         self.objects.lock().push(request.object);
@@ -93,6 +94,7 @@ async fn produce(lost: u32, timeout: Duration) -> (Vec<Outcome>, Vec<Uuid>, Vec<
             },
         ],
         group_shards: 1,
+        feature_level: None,
     });
     let pool = Pool::new(env.clone(), secret);
     let coordinators = Coordinators::new(env.clone(), metadata, pool);

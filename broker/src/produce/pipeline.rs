@@ -142,6 +142,29 @@ impl Producer {
         async move { request.outcomes(&inner.env).await }
     }
 
+    /// A batch for a partition of `topic` (as the request names it) was refused, and is not appended: a later one of the
+    /// same idempotent producer must not pass for its first.
+    pub fn refused(&self, topic: String, partition: i32, header: &BatchHeader) {
+        if header.has_producer_id() {
+            let name = (topic, partition, header.producer_id, header.producer_epoch);
+            let now = self.0.env.instant();
+            self.0.writer.gaps.lock().refused(name, header.base_sequence, now);
+        }
+    }
+
+    /// A batch is about to be appended to a partition that its request calls by this name.
+    pub fn found(&self, topic: impl FnOnce() -> String, append: &Append) {
+        let header = &append.header;
+        if header.has_producer_id() {
+            let mut gaps = self.0.writer.gaps.lock();
+            if gaps.has_refused() {
+                let index = append.partition.partition;
+                let name = (topic(), index, header.producer_id, header.producer_epoch);
+                gaps.found(&name, append.partition);
+            }
+        }
+    }
+
     /// From now on everything is flushed at once.
     pub fn drain(&self) {
         self.0.draining.store(true, Relaxed);

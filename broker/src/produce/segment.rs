@@ -187,7 +187,7 @@ impl Writer {
         match answer {
             Ok(answer) if answer.error_code == 0 && answer.batches.len() == batches.len() => {
                 self.last_success.store(self.env.now().0, Relaxed);
-                self.close_gaps(&batches, &answer.batches);
+                self.note_gaps(&batches, &answer.batches);
                 self.resolve(&batches, answer.batches.iter().map(outcome));
             }
             Ok(answer) => {
@@ -220,11 +220,16 @@ impl Writer {
         batches.iter().map(request).collect()
     }
 
-    fn close_gaps(&self, batches: &[Placed<Tag>], results: &[BatchResult]) {
+    fn note_gaps(&self, batches: &[Placed<Tag>], results: &[BatchResult]) {
+        let now = self.env.instant();
         let mut gaps = self.gaps.lock();
         for (batch, result) in batches.iter().zip(results) {
-            if let Some(key) = producer(batch).filter(|_| result.error_code == 0) {
-                gaps.accepted(&key, batch.tag.header.base_sequence);
+            if let Some(key) = producer(batch) {
+                let sequence = batch.tag.header.base_sequence;
+                match result.error_code {
+                    0 => gaps.accepted(&key, sequence),
+                    _ => gaps.lost(key, sequence, now),
+                }
             }
         }
     }

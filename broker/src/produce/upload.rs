@@ -1,17 +1,17 @@
 //! Segments on their way to the store, some of them twice.
 //!
-//! An upload that takes unusually long gets a second one, under a name of its own: the first to end counts, and the
-//! other object is never named in a commit. Only such an object may be deleted here; once a commit was sent, nobody
-//! but the coordinators knows whether an object is referred to.
+//! An upload that takes unusually long gets another one beside it, under a name of its own: the first to end counts, and
+//! the other objects are never named in a commit. Only such objects may be deleted here; once a commit was sent, nobody
+//! but the coordinators knows whether an object is referred to. What is committed in order waits for the slowest
+//! upload before it, so this also bounds what one that is stuck costs everybody else (ADR 0013).
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use blob::{BlobError, SharedStore};
 use bytes::Bytes;
 use env::{Env, Instant};
-use futures::future::select_ok;
+use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -21,6 +21,8 @@ use crate::metrics::Metrics;
 /// Between the first two attempts to write an object; it doubles up to the longest.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Uploads of one segment beside the first: the second may go the same bad way.
+const HEDGES: usize = 2;
 /// A write that was given up may still have its effect, but not after this time.
 const SETTLED: Duration = Duration::from_secs(60);
 
@@ -52,38 +54,41 @@ impl Uploads {
         let start = self.env.instant();
         let patience = self.hedging.lock().begin(size);
         let first = self.env.uuid();
-        let mut writing = pin!(self.put(first, body, deadline));
-        let result = match self.env.timeout(patience, &mut writing).await {
-            Ok(result) => result,
-            Err(_) if !self.hedging.lock().pay() => writing.await,
-            Err(_) => {
-                self.metrics.upload_hedges.inc();
-                let second = self.env.uuid();
-                let again = pin!(self.put(second, body, deadline));
-                let result = select_ok([writing, again]).await.map(|(winner, _)| winner);
-                // On its way or there: it counts no more.
-                if result.as_ref().is_ok_and(|winner| *winner == second) {
-                    self.metrics.upload_hedges_won.inc();
-                    self.discard(first);
-                } else {
-                    self.discard(second);
+        let mut others = Vec::new();
+        let mut uploads = FuturesUnordered::new();
+        uploads.push(self.put(first, body, deadline));
+        let result = loop {
+            match self.env.timeout(patience, uploads.select_next_some()).await {
+                Ok(Err(_)) if !uploads.is_empty() => {}
+                Ok(result) => break result,
+                Err(_) if others.len() < HEDGES && self.hedging.lock().pay() => {
+                    self.metrics.upload_hedges.inc();
+                    let other = self.env.uuid();
+                    others.push(other);
+                    uploads.push(self.put(other, body, deadline));
                 }
-                result
+                Err(_) => {}
             }
         };
+        drop(uploads);
         let took = self.env.instant().saturating_duration_since(start);
         match &result {
-            Ok(_) => {
+            Ok(winner) => {
                 self.hedging.lock().end(size, took);
                 self.metrics.upload_latency.observe(took.as_secs_f64());
-            }
-            Err(error) => {
-                self.metrics.upload_failures.inc();
-                if error.outcome_unknown() {
+                if others.contains(winner) {
+                    self.metrics.upload_hedges_won.inc();
                     self.discard(first);
                 }
             }
+            Err(_) => {
+                self.metrics.upload_failures.inc();
+                self.discard(first);
+            }
         }
+        // On their way or there: they count no more.
+        let lost = |other: &&Uuid| result.as_ref() != Ok(*other);
+        others.iter().filter(lost).for_each(|other| self.discard(*other));
         result
     }
 

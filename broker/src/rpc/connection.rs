@@ -160,9 +160,8 @@ impl Connection {
     }
 
     async fn call(&self, api_key: i16, request: &impl Encode) -> Result<Bytes, RpcError> {
-        let broken = || RpcError::Unreachable {
+        let broken = || RpcError::Broken {
             address: self.address.clone(),
-            reason: "the connection broke".to_owned(),
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (caller, answer) = oneshot::channel();
@@ -184,7 +183,7 @@ impl Connection {
     }
 }
 
-fn split_response(mut frame: Bytes) -> Option<(i32, Bytes)> {
+pub(crate) fn split_response(mut frame: Bytes) -> Option<(i32, Bytes)> {
     if frame.len() < 5 {
         return None;
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::protocol::{
-    AllocateProducerIdsRequest, AllocateProducerIdsResponse, ForwardRequest, ForwardResponse,
+    AllocateProducerIdsRequest, AllocateProducerIdsResponse, ForwardRequest, ForwardResponse, NamedTopic,
 };
 use coordinator::protocol::{
     CommitFileRequest, CommitFileResponse, DeleteRecordsRequest, DeleteRecordsResponse, DescribeFilesRequest,
@@ -270,12 +270,13 @@ impl Coordinators {
     }
 
     /// Passes a client's request (header and body) to its owner and gives the reply (header and body). Requests that
-    /// wait at the owner, such as JoinGroup, get the whole time until `deadline`.
+    /// wait at the owner, such as JoinGroup, get the whole time until `deadline`. `topics`: those that the request names.
     pub async fn forward(
         &self,
         to: Destination,
         client_host: &str,
         request: Bytes,
+        topics: Option<Vec<NamedTopic>>,
         deadline: Instant,
     ) -> Result<Bytes, RpcError> {
         let shard = match to {
@@ -286,6 +287,7 @@ impl Coordinators {
             shard,
             client_host: client_host.to_owned(),
             request,
+            topics,
         };
         let attempt = deadline.saturating_duration_since(self.env.instant());
         let answer: ForwardResponse = self

@@ -197,16 +197,16 @@ async fn listen(
     }
 }
 
-struct Request {
+pub(crate) struct Request {
     key: i16,
     version: i16,
     correlation_id: i32,
-    body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 impl Request {
     /// Request header version 1: what follows it in version 2 is none of our business here.
-    fn parse(mut frame: Bytes) -> Option<Request> {
+    pub(crate) fn parse(mut frame: Bytes) -> Option<Request> {
         let key = frame.try_get_i16().ok()?;
         let version = frame.try_get_i16().ok()?;
         let correlation_id = frame.try_get_i32().ok()?;
@@ -247,7 +247,7 @@ fn authenticated(code: i16, reason: &str, message: &str) -> BytesMut {
     body
 }
 
-fn split_authenticated(mut body: Bytes) -> Option<(i16, String, Bytes)> {
+pub(crate) fn split_authenticated(mut body: Bytes) -> Option<(i16, String, Bytes)> {
     let code = body.try_get_i16().ok()?;
     let reason = take_string(&mut body).unwrap_or_default();
     let bytes = take_bytes(&mut body)?;
@@ -265,12 +265,12 @@ fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
 }
 
 /// `None` for null, and for what is not a string.
-fn take_string(input: &mut Bytes) -> Option<String> {
+pub(crate) fn take_string(input: &mut Bytes) -> Option<String> {
     let length = usize::try_from(input.try_get_i16().ok()?).ok()?;
     (input.len() >= length).then(|| String::from_utf8_lossy(&input.split_to(length)).into_owned())
 }
 
-fn take_bytes(input: &mut Bytes) -> Option<Bytes> {
+pub(crate) fn take_bytes(input: &mut Bytes) -> Option<Bytes> {
     let length = usize::try_from(input.try_get_i32().ok()?).ok()?;
     (input.len() >= length).then(|| input.split_to(length))
 }

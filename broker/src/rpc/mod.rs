@@ -4,9 +4,9 @@
 //! Kafka framing with private API keys ([`coordinator::protocol`], [`cluster::protocol`]); many requests fly on one
 //! connection and are answered in any order.
 
-mod connection;
+pub(crate) mod connection;
 mod coordinators;
-mod handshake;
+pub(crate) mod handshake;
 mod seen;
 mod server;
 
@@ -29,7 +29,13 @@ pub enum RpcError {
     /// No answer in time; whether the call took effect is unknown.
     #[error("no answer in time")]
     TimedOut,
-    /// The node could not be reached, or the connection broke.
+    /// The connection broke; whether the call took effect is unknown.
+    #[error("{address}: the connection broke")]
+    Broken {
+        /// `host:port` of the node.
+        address: String,
+    },
+    /// The node could not be reached.
     #[error("{address}: {reason}")]
     Unreachable {
         /// `host:port` of the node.

@@ -5,7 +5,8 @@ use parking_lot::Mutex;
 use types::{FastMap, TopicPartition};
 
 /// The largest high watermark that this node has seen of each partition. A follower that is behind one of them is not
-/// believed, so that no client of this node sees a partition go backwards.
+/// believed, so that no client of this node sees a partition go backwards. The fetch windows know high watermarks, too, but
+/// forget them when the leader is silent, which is when followers are asked.
 #[derive(Clone, Debug, Default)]
 pub struct Seen(Arc<Mutex<FastMap<TopicPartition, i64>>>);
 

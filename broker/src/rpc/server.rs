@@ -22,8 +22,9 @@ const IN_FLIGHT: usize = 4096;
 /// What answers internal requests.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// The encoded answer, or `None` for a request that cannot be understood: the connection is closed.
-    async fn handle(&self, api_key: i16, body: Bytes) -> Option<Bytes>;
+    /// The encoded answer, or `None` for a request that cannot be understood: the connection is closed. `gone` is cancelled
+    /// when nobody is there any more to take the answer.
+    async fn handle(&self, api_key: i16, body: Bytes, gone: &CancellationToken) -> Option<Bytes>;
 }
 
 /// Peers that are refused come back at once, so not every refusal is logged.
@@ -81,11 +82,13 @@ async fn connection(shared: Arc<Shared>, stream: Stream) {
     let (answers, queue) = mpsc::channel(256);
     let writer = env.spawn(async move { write_queue(queue, &mut writing).await });
     let slots = Arc::new(Semaphore::new(IN_FLIGHT));
-    let broken = CancellationToken::new();
+    let gone = CancellationToken::new();
+    // However this ends.
+    let _gone = gone.clone().drop_guard();
     loop {
         let frame = tokio::select! {
             biased;
-            () = broken.cancelled() => break,
+            () = gone.cancelled() => break,
             frame = read_frame(&mut reading, &mut buffer, MAX_FRAME) => frame,
         };
         let Ok(Some(frame)) = frame else { break };
@@ -97,17 +100,17 @@ async fn connection(shared: Arc<Shared>, stream: Stream) {
             break;
         };
         let (handler, answers) = (shared.handler.clone(), answers.clone());
-        let (broken, peer) = (broken.clone(), peer.clone());
+        let (gone, peer) = (gone.clone(), peer.clone());
         env.spawn(async move {
             let _slot = slot;
-            match handler.handle(api_key, body).await {
+            match handler.handle(api_key, body, &gone).await {
                 Some(body) => {
                     // The peer may be gone.
                     let _ = answers.send(response_frame(correlation_id, body)).await;
                 }
                 None => {
                     tracing::warn!(%peer, api_key, "unreadable internal request: connection closed");
-                    broken.cancel();
+                    gone.cancel();
                 }
             }
         });

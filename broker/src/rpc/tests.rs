@@ -1,6 +1,7 @@
 //! Who is served on the internal listener, and who is not.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,23 +10,35 @@ use coordinator::protocol::ErrorResponse;
 use env::{Env, Stream};
 use kafka_wire::flex::Encode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::auth::ClusterSecret;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-struct Echo;
+/// A request that is answered when nobody waits for it any longer.
+const HELD: i16 = 7999;
+
+/// Counts the callers that went away.
+#[derive(Default)]
+struct Echo(Arc<AtomicUsize>);
 
 #[async_trait]
 impl Handler for Echo {
-    async fn handle(&self, api_key: i16, _: Bytes) -> Option<Bytes> {
+    async fn handle(&self, api_key: i16, _: Bytes, gone: &CancellationToken) -> Option<Bytes> {
+        if api_key == HELD {
+            gone.cancelled().await;
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
         (api_key < 8000).then(|| ErrorResponse { error_code: api_key }.to_bytes())
     }
 }
 
 struct World {
     env: Env,
+    /// Callers that went away.
+    gone: Arc<AtomicUsize>,
     dir: tempfile::TempDir,
 }
 
@@ -33,13 +46,17 @@ impl World {
     async fn new() -> World {
         let world = World {
             env: Env::simulated(3),
+            gone: Arc::default(),
             dir: tempfile::tempdir().unwrap(),
         };
         let secret = world.secret("server", "the right secret of it all");
         let listener = world.env.listen("test:9190").await.unwrap();
-        world
-            .env
-            .spawn(serve(world.env.clone(), listener, Arc::new(Echo), secret));
+        world.env.spawn(serve(
+            world.env.clone(),
+            listener,
+            Arc::new(Echo(world.gone.clone())),
+            secret,
+        ));
         world
     }
 
@@ -160,9 +177,12 @@ async fn a_server_without_the_secret_is_noticed() {
     let world = World::new().await;
     let listener = world.env.listen("test:9191").await.unwrap();
     let secret = world.secret("impostor", "no idea of the secret");
-    world
-        .env
-        .spawn(serve(world.env.clone(), listener, Arc::new(Echo), secret));
+    world.env.spawn(serve(
+        world.env.clone(),
+        listener,
+        Arc::new(Echo::default()),
+        secret,
+    ));
     let pool = Pool::new(
         world.env.clone(),
         world.secret("client", "the right secret of it all"),
@@ -182,10 +202,28 @@ async fn what_cannot_be_understood_ends_the_connection() {
         world.secret("client", "the right secret of it all"),
     );
     let broken = world.call(&pool, 9000).await.unwrap_err();
-    assert!(matches!(broken, RpcError::Unreachable { .. }), "{broken}");
+    assert!(matches!(broken, RpcError::Broken { .. }), "{broken}");
     assert_eq!(
         world.call(&pool, 7001).await.unwrap(),
         7001,
         "the next call connects anew"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_answers_learns_that_the_caller_is_gone() {
+    let world = World::new().await;
+    let pool = Pool::new(
+        world.env.clone(),
+        world.secret("client", "the right secret of it all"),
+    );
+    assert!(matches!(world.call(&pool, HELD).await, Err(RpcError::TimedOut)));
+    assert_eq!(world.gone.load(Ordering::Relaxed), 0, "the connection is there");
+    // The pool's connection ends with what cannot be understood.
+    assert!(matches!(
+        world.call(&pool, 9000).await,
+        Err(RpcError::Broken { .. })
+    ));
+    world.env.sleep(SECOND).await;
+    assert_eq!(world.gone.load(Ordering::Relaxed), 1);
 }

@@ -1,8 +1,14 @@
 import java.time.Duration;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
+import java.util.concurrent.ExecutionException;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.FeatureMetadata;
+import org.apache.kafka.clients.admin.FeatureUpdate;
+import org.apache.kafka.clients.admin.UpdateFeaturesOptions;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -15,6 +21,8 @@ public class Client {
     public static void main(String[] args) throws Exception {
         if (args[0].equals("produce")) {
             produce(args[1], args[2], Integer.parseInt(args[3]), Integer.parseInt(args[4]), Integer.parseInt(args[5]));
+        } else if (args[0].equals("features")) {
+            features(args[1], Short.parseShort(args[2]));
         } else {
             consume(args[1], args[2], args[3], Integer.parseInt(args[4]), Integer.parseInt(args[5]));
         }
@@ -41,6 +49,25 @@ public class Client {
                 });
             }
             producer.flush();
+        }
+    }
+
+    static void features(String bootstrap, short level) throws Exception {
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+            FeatureMetadata features = admin.describeFeatures().featureMetadata().get();
+            features.supportedFeatures().forEach((name, range) ->
+                System.out.printf("supported %s %d %d%n", name, range.minVersion(), range.maxVersion()));
+            features.finalizedFeatures().forEach((name, range) ->
+                System.out.printf("finalized %s %d%n", name, range.maxVersionLevel()));
+            for (String name : features.supportedFeatures().keySet()) {
+                FeatureUpdate update = new FeatureUpdate(level, FeatureUpdate.UpgradeType.UPGRADE);
+                try {
+                    admin.updateFeatures(Map.of(name, update), new UpdateFeaturesOptions()).all().get();
+                    System.out.printf("updated %s %d%n", name, level);
+                } catch (ExecutionException error) {
+                    System.out.printf("refused %s %s%n", name, error.getCause());
+                }
+            }
         }
     }
 

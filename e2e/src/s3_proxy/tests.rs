@@ -9,8 +9,10 @@ use super::{Fault, Proxy, Rule, Verb};
 
 const ANSWER: usize = 100_000;
 const SENT: usize = 50_000;
-/// Long enough for what must come, and what must not.
+/// What must not come has this long to come.
 const SOON: Duration = Duration::from_millis(1_500);
+/// What must come may take this long.
+const LATE: Duration = Duration::from_secs(30);
 
 /// A store that answers everything with so many bytes; says how much of each body has come.
 fn store() -> (String, Receiver<usize>) {
@@ -63,10 +65,10 @@ enum Seen {
     Nothing,
 }
 
-/// A PUT through the proxy.
-fn put(proxy: &Proxy) -> Seen {
+/// A PUT through the proxy, whose answer may take so long.
+fn put(proxy: &Proxy, patience: Duration) -> Seen {
     let mut stream = TcpStream::connect(("127.0.0.1", proxy.port())).expect("the proxy accepts");
-    stream.set_read_timeout(Some(SOON)).expect("a time limit");
+    stream.set_read_timeout(Some(patience)).expect("a time limit");
     let head = format!(
         "PUT /b/wal/1 HTTP/1.1\r\nHost: store\r\nContent-Length: {SENT}\r\nConnection: close\r\n\r\n"
     );
@@ -92,27 +94,30 @@ fn put(proxy: &Proxy) -> Seen {
     Seen::Answer(status, answer.len() - end - 4)
 }
 
-fn with(fault: Fault) -> (Seen, Option<usize>, u64) {
+/// What a client sees, how much the store gets of the body (`effect` tells whether it should get any), and the number of faults.
+fn with(fault: Fault, effect: bool) -> (Seen, Option<usize>, u64) {
+    let silent = matches!(fault, Fault::Silence { .. });
     let (address, stored) = store();
     let proxy = Proxy::start("127.0.0.1", &address, None, 1).expect("a proxy");
     proxy.set_rules(vec![Rule::new(fault).on(Verb::Put, "/wal/")]);
-    let seen = put(&proxy);
-    (seen, stored.recv_timeout(SOON).ok(), proxy.counts().faults())
+    let seen = put(&proxy, if silent { SOON } else { LATE });
+    let stored = stored.recv_timeout(if effect { LATE } else { SOON }).ok();
+    (seen, stored, proxy.counts().faults())
 }
 
 #[test]
 fn without_rules_everything_passes() {
     let (address, stored) = store();
     let proxy = Proxy::start("127.0.0.1", &address, None, 1).expect("a proxy");
-    assert_eq!(put(&proxy), Seen::Answer(200, ANSWER));
-    assert_eq!(stored.recv_timeout(SOON), Ok(SENT));
+    assert_eq!(put(&proxy, LATE), Seen::Answer(200, ANSWER));
+    assert_eq!(stored.recv_timeout(LATE), Ok(SENT));
     assert_eq!((proxy.counts().of(Verb::Put), proxy.counts().faults()), (1, 0));
 }
 
 #[test]
 fn errors_come_before_or_after_the_effect() {
     for (after, effect) in [(false, None), (true, Some(SENT))] {
-        let (seen, stored, faults) = with(Fault::Status { code: 503, after });
+        let (seen, stored, faults) = with(Fault::Status { code: 503, after }, after);
         assert!(matches!(seen, Seen::Answer(503, _)), "{seen:?}");
         assert_eq!((stored, faults), (effect, 1));
     }
@@ -121,21 +126,24 @@ fn errors_come_before_or_after_the_effect() {
 #[test]
 fn resets_come_before_or_after_the_effect() {
     for (after, effect) in [(false, None), (true, Some(SENT))] {
-        assert_eq!(with(Fault::Reset { after }), (Seen::Reset, effect, 1));
+        assert_eq!(with(Fault::Reset { after }, after), (Seen::Reset, effect, 1));
     }
 }
 
 #[test]
 fn silence_comes_before_or_after_the_effect() {
     for (after, effect) in [(false, None), (true, Some(SENT))] {
-        assert_eq!(with(Fault::Silence { after }), (Seen::Nothing, effect, 1));
+        assert_eq!(with(Fault::Silence { after }, after), (Seen::Nothing, effect, 1));
     }
 }
 
 #[test]
 fn bodies_are_cut_in_both_directions() {
-    assert_eq!(with(Fault::TruncateRequest), (Seen::Reset, Some(SENT / 2), 1));
-    let (seen, stored, _) = with(Fault::TruncateResponse);
+    assert_eq!(
+        with(Fault::TruncateRequest, true),
+        (Seen::Reset, Some(SENT / 2), 1)
+    );
+    let (seen, stored, _) = with(Fault::TruncateResponse, true);
     assert!(
         matches!(seen, Seen::Answer(200, part) if 0 < part && part < ANSWER),
         "{seen:?}"

@@ -17,6 +17,7 @@ use crate::run::{PARTITIONS, TOPIC, UNAVAILABLE};
 
 /// Last version that names topics.
 const VERSION: i16 = 12;
+const EARLIEST: i64 = -2;
 const LATEST: i64 = -1;
 
 /// Where it stands, and what it got.
@@ -88,6 +89,30 @@ impl Consumer {
             }
         }
         Ok(self.lines)
+    }
+
+    /// The values of another topic's partition, once it has these bounds.
+    pub fn read_partition(
+        link: &mut Link,
+        topic: &str,
+        partition: i32,
+        start: i64,
+        end: i64,
+    ) -> anyhow::Result<Vec<String>> {
+        let begin = Instant::now();
+        let mut seen = Vec::new();
+        while begin.elapsed() < UNAVAILABLE {
+            let bounds = [EARLIEST, LATEST].map(|time| offset(link, topic, partition, time).ok());
+            if bounds == [Some(start), Some(end)]
+                && let Ok(values) = values(link, topic, partition, start, end)
+            {
+                return Ok(values);
+            }
+            seen.push(bounds);
+            link.leave();
+        }
+        let last = seen.split_off(seen.len().saturating_sub(5));
+        bail!("unavailable: {start} to {end} not within {UNAVAILABLE:?}, last seen: {last:?}")
     }
 
     fn ends(&mut self) -> anyhow::Result<Vec<i64>> {
@@ -182,4 +207,63 @@ impl Consumer {
         }
         Ok(())
     }
+}
+
+fn offset(link: &mut Link, topic: &str, partition: i32, timestamp: i64) -> anyhow::Result<i64> {
+    let partition = ListOffsetsPartition::default()
+        .with_partition_index(partition)
+        .with_timestamp(timestamp);
+    let topic = ListOffsetsTopic::default()
+        .with_name(topic_name(topic))
+        .with_partitions(vec![partition]);
+    let request = ListOffsetsRequest::default()
+        .with_replica_id(BrokerId(-1))
+        .with_topics(vec![topic]);
+    let answer = link.call(&request, 7)?;
+    let topic = answer.topics.first().context("no topic")?;
+    let found = topic.partitions.first().context("no partition")?;
+    if found.error_code != 0 {
+        bail!("error {}", found.error_code);
+    }
+    Ok(found.offset)
+}
+
+/// What is at the offsets `start .. end`.
+fn values(link: &mut Link, topic: &str, partition: i32, start: i64, end: i64) -> anyhow::Result<Vec<String>> {
+    let mut read = Vec::new();
+    let mut next = start;
+    while next < end {
+        let wanted = FetchPartition::default()
+            .with_partition(partition)
+            .with_fetch_offset(next)
+            .with_partition_max_bytes(1 << 20);
+        let wanted = FetchTopic::default()
+            .with_topic(topic_name(topic))
+            .with_partitions(vec![wanted]);
+        let request = FetchRequest::default()
+            .with_replica_id(BrokerId(-1))
+            .with_max_wait_ms(500)
+            .with_min_bytes(1)
+            .with_max_bytes(1 << 20)
+            .with_topics(vec![wanted]);
+        let mut answer = link.call(&request, VERSION)?;
+        let mut topic = answer.responses.pop().context("no topic")?;
+        let found = topic.partitions.pop().context("no partition")?;
+        if found.error_code != 0 {
+            bail!("error {}", found.error_code);
+        }
+        let mut records = found.records.unwrap_or_default();
+        if records.is_empty() {
+            bail!("nothing at {next}");
+        }
+        let sets = RecordBatchDecoder::decode_all(&mut records)?;
+        for record in sets.into_iter().flat_map(|set| set.records) {
+            if record.offset == next {
+                let value = record.value.context("a record without a value")?;
+                read.push(String::from_utf8_lossy(&value).into_owned());
+                next += 1;
+            }
+        }
+    }
+    Ok(read)
 }

@@ -12,11 +12,17 @@ use rand::{RngExt, SeedableRng};
 
 use crate::run::{UNAVAILABLE, World};
 
+/// How far a clock may be off, seconds: less than what S3 takes for a forgery (15 minutes), and less than the grace before
+/// objects are deleted (10 minutes).
+const CLOCK_OFF: i64 = 300;
+
 /// One thing that happens, to nodes by their place in the list of all nodes (brokers first).
 enum Fault {
     Kill(usize),
     Pause(usize),
     Stop(usize),
+    /// Its wall clock is off by so many seconds.
+    Clock(usize, i64),
     Store(&'static str, Vec<Rule>),
     Isolate(usize),
     /// Neither hears the other.
@@ -86,9 +92,10 @@ impl<'a> Nemesis<'a> {
 
     fn process_fault(&mut self) -> Fault {
         let node = self.random.random_range(0..self.count());
-        match self.random.random_range(0..4) {
+        match self.random.random_range(0..5) {
             0 => Fault::Pause(node),
             1 => Fault::Stop(node),
+            2 => Fault::Clock(node, self.random.random_range(-CLOCK_OFF..=CLOCK_OFF)),
             _ => Fault::Kill(node),
         }
     }
@@ -175,6 +182,9 @@ impl<'a> Nemesis<'a> {
             Fault::Kill(node) => format!("node {} is killed", self.node(*node).id),
             Fault::Pause(node) => format!("node {} is paused", self.node(*node).id),
             Fault::Stop(node) => format!("node {} is stopped", self.node(*node).id),
+            Fault::Clock(node, seconds) => {
+                format!("the clock of node {} jumps by {seconds} s", self.node(*node).id)
+            }
             Fault::Store(name, _) => format!("the store: {name}"),
             Fault::Isolate(node) => format!("node {} hears nobody", self.node(*node).id),
             Fault::Cut(one, other) => {
@@ -197,6 +207,7 @@ impl<'a> Nemesis<'a> {
                 let status = self.node(*node).stop()?;
                 self.note(format!("it ended with {status}"));
             }
+            Fault::Clock(node, seconds) => self.node(*node).set_clock(*seconds)?,
             Fault::Store(_, rules) => self.proxy.set_rules(rules.clone()),
             Fault::Isolate(node) => self.net()?.isolate(&self.place(*node)?)?,
             Fault::Cut(one, other) => self.net()?.cut(&self.place(*one)?, &self.place(*other)?)?,
@@ -213,6 +224,7 @@ impl<'a> Nemesis<'a> {
         match fault {
             Fault::Kill(node) | Fault::Stop(node) => self.node(*node).start()?,
             Fault::Pause(node) => self.node(*node).signal("CONT")?,
+            Fault::Clock(node, _) => self.node(*node).set_clock(0)?,
             Fault::Store(..) => self.proxy.set_rules(Vec::new()),
             Fault::Isolate(_) | Fault::Cut(..) | Fault::OneWay(..) | Fault::CutStore(_) => {
                 self.net()?.heal()?

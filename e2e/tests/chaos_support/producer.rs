@@ -46,7 +46,7 @@ pub fn produce(mut link: Link, first: u64, count: u64, hurry: &AtomicBool) -> an
             *sequence += values.len() as i32;
             pending.insert(partition, (values, batch));
         }
-        send(&mut link, producer, pending, &mut lines)?;
+        send(&mut link, TOPIC, producer, pending, &mut lines)?;
         if !hurry.load(Ordering::Relaxed) {
             std::thread::sleep(PACE);
         }
@@ -54,7 +54,8 @@ pub fn produce(mut link: Link, first: u64, count: u64, hurry: &AtomicBool) -> an
     Ok(lines)
 }
 
-fn init(link: &mut Link) -> anyhow::Result<Producer> {
+/// An id that nobody else has.
+pub fn init(link: &mut Link) -> anyhow::Result<Producer> {
     let request = InitProducerIdRequest::default()
         .with_transactional_id(None)
         .with_transaction_timeout_ms(60_000);
@@ -73,9 +74,10 @@ fn init(link: &mut Link) -> anyhow::Result<Producer> {
     bail!("unavailable: no producer id within {UNAVAILABLE:?}");
 }
 
-/// Sends batches until each is acknowledged.
-fn send(
+/// Sends batches until each is acknowledged; gives a line for each of their values.
+pub fn send(
     link: &mut Link,
+    topic: &str,
     producer: Producer,
     mut pending: BTreeMap<i32, (Vec<u64>, Bytes)>,
     lines: &mut String,
@@ -96,14 +98,14 @@ fn send(
                 .with_index(*partition)
                 .with_records(Some(batch.clone()))
         });
-        let topic = TopicProduceData::default()
-            .with_name(topic_name(TOPIC))
+        let data = TopicProduceData::default()
+            .with_name(topic_name(topic))
             .with_partition_data(data.collect());
         let request = ProduceRequest::default()
             .with_transactional_id(None)
             .with_acks(-1)
             .with_timeout_ms(TIMEOUT_MS)
-            .with_topic_data(vec![topic]);
+            .with_topic_data(vec![data]);
         let answer = match link.call(&request, VERSION) {
             Ok(answer) => answer,
             Err(error) => {
@@ -148,7 +150,7 @@ fn send(
     Ok(())
 }
 
-fn now() -> i64 {
+pub fn now() -> i64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as i64)
 }

@@ -15,6 +15,7 @@ use e2e::s3::S3Server;
 use e2e::s3_proxy::{Profile, Proxy};
 use e2e::wire::Wire;
 
+use crate::administrator::administer;
 use crate::consumer::Consumer;
 use crate::link::Link;
 use crate::nemesis::Nemesis;
@@ -67,6 +68,7 @@ pub fn run(world: World, seed: u64) -> anyhow::Result<()> {
         store: Some(s3.url_through(&proxy.endpoint(), "chaos")),
         environment: s3.environment(),
         network: network.clone(),
+        clocks: true,
         ..Plan::default()
     })?;
     let mut nemesis = Nemesis::new(seed, &mut cluster, &proxy, network.as_deref());
@@ -129,12 +131,17 @@ fn live(world: World, seed: u64, nemesis: &mut Nemesis<'_>, history: &mut Histor
                 scope.spawn(move || consumer.read(total, || done.load(Ordering::Relaxed)))
             })
             .collect();
+        let administrator = Link::new(&brokers, seed * 100 + 98);
+        let administrator = scope.spawn(move || administer(administrator, hurry));
         let nemesis = nemesis.run(world, steps);
         hurry.store(true, Ordering::Relaxed);
         let produced: Vec<_> = producers.into_iter().map(|thread| thread.join()).collect();
         done.store(true, Ordering::Relaxed);
         let consumed: Vec<_> = consumers.into_iter().map(|thread| thread.join()).collect();
+        let administered = administrator.join();
         nemesis?;
+        let lives = administered.expect("the administrator's thread")?;
+        println!("{world:?}, seed {seed}: {lives} topics came and went");
         for (i, lines) in (0..).zip(produced) {
             history.add_producer(&lines.expect("a producer's thread")?, i * VALUES, VALUES);
         }

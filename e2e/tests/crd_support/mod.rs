@@ -44,6 +44,9 @@ pub fn cluster() -> Value {
                     "endpoint": "http://s3.default.svc:7070", "pathStyle": true
                 },
                 "credentials": {"secretRef": {"name": "s3-credentials"}}
+            },
+            "metadataLog": {
+                "postgres": {"secretRef": {"name": "database"}, "caSecretRef": {"name": "database-ca"}}
             }
         }
     })

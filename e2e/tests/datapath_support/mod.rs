@@ -13,6 +13,15 @@ use kafka_protocol::messages::{InitProducerIdRequest, ProduceRequest, ProducerId
 /// How long a producer tries.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Waits until something is so.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// An id that nobody else has.
 pub fn producer_id(wire: &mut Wire) -> anyhow::Result<Producer> {
     let start = Instant::now();

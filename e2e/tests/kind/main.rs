@@ -13,17 +13,22 @@ mod system;
 
 use std::time::Duration;
 
-use system::{NAMESPACE, Producing, System, system};
+use system::{Client, Cut, Load, NAMESPACE, Producing, System, system, zone_bytes};
 
-const RECORDS: usize = 1_500;
+const LOAD: Load = Load {
+    count: 1_500,
+    size: 40,
+    pause: Duration::from_millis(20),
+};
 
 /// Produces for a while, has something happen meanwhile, and demands every record back exactly once.
 fn while_producing(name: &str, fault: impl FnOnce(&System) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let system = system()?;
-    let producing = Producing::start(system, name, RECORDS, Duration::from_millis(20))?;
+    let client = Client::anywhere();
+    let producing = Producing::start(system, &client, name, LOAD)?;
     std::thread::sleep(Duration::from_secs(3));
     fault(system)?;
-    producing.finish_and_check(system)
+    producing.finish_and_check(system, &client)
 }
 
 #[test]
@@ -109,6 +114,76 @@ fn c4_the_image_is_upgraded() -> anyhow::Result<()> {
         system.await_image("diskless-broker:next")?;
         system.await_settled()
     })
+}
+
+/// What the project is for: clients and brokers of a zone keep to it, and only metadata goes from one to the other.
+#[test]
+fn c5_records_do_not_cross_zones() -> anyhow::Result<()> {
+    const LARGE: Load = Load {
+        count: 2_000,
+        size: 10_000,
+        pause: Duration::from_millis(5),
+    };
+    let system = system()?;
+    system.await_settled()?;
+    let (b, c) = (Client::in_zone(system, "b")?, Client::in_zone(system, "c")?);
+    zone_bytes(&["--reset"])?;
+    // Written in one zone, read in the other.
+    Producing::start(system, &b, "zones", LARGE)?.finish_and_check(system, &c)?;
+    let bytes = zone_bytes(&[])?;
+    println!("{bytes:?}");
+    let crossed: u64 = bytes
+        .iter()
+        .flat_map(|(from, row)| row.iter().filter(move |(to, _)| *to != from))
+        .map(|(_, count)| count)
+        .sum();
+    let produced = (LARGE.count * LARGE.size) as u64;
+    println!(
+        "{crossed} bytes crossed zones for {produced} produced: {:.4} a byte",
+        crossed as f64 / produced as f64
+    );
+    assert!(crossed > 0, "nothing was counted");
+    assert!(
+        crossed < produced / 20,
+        "{crossed} of {produced} bytes crossed zones"
+    );
+    Ok(())
+}
+
+#[test]
+fn c6_zones_that_are_cut_off_go_on_or_recover() -> anyhow::Result<()> {
+    const SHORT: Load = Load { count: 750, ..LOAD };
+    let system = system()?;
+    system.await_settled()?;
+    let clients = [
+        Client::in_zone(system, "a")?,
+        Client::in_zone(system, "b")?,
+        Client::in_zone(system, "c")?,
+    ];
+    let [a, b, c] = &clients;
+    assert!(b.reaches(system, "c")? && c.reaches(system, "b")?);
+    // Neither needs the other: coordinators are in a third zone, the bucket is in none.
+    {
+        let _cut = Cut::between("b", "c")?;
+        assert!(!b.reaches(system, "c")? && !c.reaches(system, "b")?);
+        let in_b = Producing::start(system, b, "cut-b", SHORT)?;
+        let in_c = Producing::start(system, c, "cut-c", SHORT)?;
+        in_b.finish_and_check(system, c)?;
+        in_c.finish_and_check(system, b)?;
+    }
+    assert!(b.reaches(system, "c")? && c.reaches(system, "b")?);
+    // The coordinators are on one side.
+    let (in_a, in_b) = {
+        let _cut = Cut::between("a", "b")?;
+        let in_a = Producing::start(system, a, "side-a", SHORT)?;
+        let in_b = Producing::start(system, b, "side-b", SHORT)?;
+        assert!(!a.reaches(system, "b")? && !b.reaches(system, "a")?);
+        std::thread::sleep(Duration::from_secs(5));
+        (in_a, in_b)
+    };
+    in_a.finish_and_check(system, b)?;
+    in_b.finish_and_check(system, a)?;
+    system.await_settled()
 }
 
 #[test]

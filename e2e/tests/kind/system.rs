@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
@@ -16,23 +16,118 @@ pub const CLUSTER: &str = "e2e";
 /// Where the demo puts the Kafka cluster.
 pub const NAMESPACE: &str = "diskless-demo";
 const OPERATOR_NAMESPACE: &str = "diskless-system";
-const BOOTSTRAP: &str = "demo-bootstrap:9092";
 const TOPIC: &str = "orders";
 const SETTLE: Duration = Duration::from_secs(300);
 
 /// Runs `cargo xtask …`.
 pub fn xtask(args: &[&str]) -> anyhow::Result<()> {
+    let status = xtask_command(args).status()?;
+    if !status.success() {
+        bail!("cargo xtask {} ended with {status}", args.join(" "));
+    }
+    Ok(())
+}
+
+fn xtask_command(args: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
         .args(["run", "--quiet", "--package", "xtask", "--"])
         .args(args)
         .current_dir(e2e::root());
-    let status = command.status()?;
-    if !status.success() {
-        bail!("cargo xtask {} ended with {status}", args.join(" "));
+    command
+}
+
+/// Bytes that each zone has sent to each zone.
+pub type ZoneBytes = BTreeMap<String, BTreeMap<String, u64>>;
+
+/// What the nodes have counted, `--reset`: since the last time.
+pub fn zone_bytes(more: &[&str]) -> anyhow::Result<ZoneBytes> {
+    let args = [&["cluster", "zone-bytes", "--json", "--name", CLUSTER], more].concat();
+    Ok(serde_json::from_str(&succeed(&mut xtask_command(&args))?)?)
+}
+
+/// Zones that do not reach each other, until it is dropped.
+pub struct Cut;
+
+impl Cut {
+    pub fn between(zone: &str, other: &str) -> anyhow::Result<Cut> {
+        let cut = Cut;
+        xtask(&["cluster", "cut", zone, other, "--name", CLUSTER])?;
+        Ok(cut)
     }
-    Ok(())
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        if let Err(error) = xtask(&["cluster", "heal", "--name", CLUSTER]) {
+            println!("{error:#}");
+        }
+    }
+}
+
+/// A pod with kcat, and the brokers that it is told.
+pub struct Client {
+    pod: String,
+    bootstrap: String,
+}
+
+impl Client {
+    /// The demo's, which may be anywhere.
+    pub fn anywhere() -> Client {
+        Client {
+            pod: "client".to_owned(),
+            bootstrap: "demo-bootstrap:9092".to_owned(),
+        }
+    }
+
+    /// One in a zone.
+    pub fn in_zone(system: &System, zone: &str) -> anyhow::Result<Client> {
+        let pod = format!("client-{zone}");
+        let manifest = std::fs::read_to_string(e2e::root().join("e2e/kind/manifests/client.yaml"))?;
+        let mut object: Value = serde_saphyr::from_str(&manifest)?;
+        object["metadata"]["name"] = pod.clone().into();
+        object["spec"]["nodeSelector"] = serde_json::json!({"topology.kubernetes.io/zone": zone});
+        object["spec"]["containers"][0]["image"] =
+            system.get(&["pod", "client"])?["spec"]["containers"][0]["image"].clone();
+        let mut apply = system.command(NAMESPACE);
+        apply
+            .args(["apply", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
+        let mut apply = apply.spawn()?;
+        let mut stdin = apply.stdin.take().context("no stdin")?;
+        stdin.write_all(object.to_string().as_bytes())?;
+        drop(stdin);
+        if !apply.wait()?.success() {
+            bail!("pod {pod} cannot be made");
+        }
+        system.kubectl(&[
+            "wait",
+            &format!("pod/{pod}"),
+            "--for=condition=Ready",
+            "--timeout=60s",
+        ])?;
+        Ok(Client {
+            pod,
+            bootstrap: format!("demo-{zone}-bootstrap:9092"),
+        })
+    }
+
+    /// Whether it gets an answer from the first broker of `zone`.
+    pub fn reaches(&self, system: &System, zone: &str) -> anyhow::Result<bool> {
+        let mut command = system.command(NAMESPACE);
+        command.args(["exec", &self.pod, "--", "kcat", "-L", "-m", "5"]);
+        command.args(["-b", &format!("demo-{zone}-0.demo-brokers:9092")]);
+        Ok(command.output()?.status.success())
+    }
+
+    fn kcat(&self, system: &System, mode: &str) -> Command {
+        let mut command = system.command(NAMESPACE);
+        command.args(["exec", "-i", &self.pod, "--", "kcat", mode]);
+        command.args(["-b", &self.bootstrap, "-t", TOPIC]);
+        command
+    }
 }
 
 /// The system, brought up by the first who asks.
@@ -209,22 +304,30 @@ fn succeed(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// kcat in the client pod, fed with records at a steady pace.
+/// What is produced: how many records of how many bytes, and how long to wait after each.
+#[derive(Clone, Copy)]
+pub struct Load {
+    pub count: usize,
+    pub size: usize,
+    pub pause: Duration,
+}
+
+/// kcat in a client pod, fed with records at a steady pace.
 pub struct Producing {
     sent: Vec<String>,
     run: JoinHandle<anyhow::Result<()>>,
 }
 
 impl Producing {
-    pub fn start(system: &System, name: &str, count: usize, pause: Duration) -> anyhow::Result<Producing> {
+    pub fn start(system: &System, client: &Client, name: &str, load: Load) -> anyhow::Result<Producing> {
         let unique = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)?
             .as_millis();
-        let sent: Vec<String> = (0..count).map(|i| format!("{name}-{unique}-{i:06}")).collect();
-        let mut command = system.command(NAMESPACE);
-        command.args([
-            "exec", "-i", "client", "--", "kcat", "-P", "-b", BOOTSTRAP, "-t", TOPIC,
-        ]);
+        let text = |i: usize| format!("{name}-{unique}-{i:06} ");
+        let sent: Vec<String> = (0..load.count)
+            .map(|i| format!("{:x<1$}", text(i), load.size))
+            .collect();
+        let mut command = client.kcat(system, "-P");
         // kcat alone among clients ends itself when no broker is connected for a moment; -E is its switch against it.
         command.args([
             "-E",
@@ -239,7 +342,7 @@ impl Producing {
         let run = std::thread::spawn(move || {
             let fed: std::io::Result<()> = records.iter().try_for_each(|record| {
                 stdin.write_all(format!("{record}\n").as_bytes())?;
-                std::thread::sleep(pause);
+                std::thread::sleep(load.pause);
                 Ok(())
             });
             drop(stdin);
@@ -258,29 +361,13 @@ impl Producing {
     }
 
     /// All were acknowledged, and all are there exactly once.
-    pub fn finish_and_check(self, system: &System) -> anyhow::Result<()> {
+    pub fn finish_and_check(self, system: &System, client: &Client) -> anyhow::Result<()> {
         self.run
             .join()
             .map_err(|_| anyhow::anyhow!("the producer panicked"))??;
-        let prefix = self.sent[0].trim_end_matches("-000000").to_owned();
-        let mut command = system.command(NAMESPACE);
-        command.args([
-            "exec",
-            "-i",
-            "client",
-            "--",
-            "kcat",
-            "-C",
-            "-b",
-            BOOTSTRAP,
-            "-t",
-            TOPIC,
-            "-o",
-            "beginning",
-            "-e",
-        ]);
-        let text = succeed(&mut command)?;
-        let mut received: Vec<&str> = text.lines().filter(|line| line.starts_with(&prefix)).collect();
+        let (prefix, _) = self.sent[0].rsplit_once("-000000").context("a first record")?;
+        let text = succeed(client.kcat(system, "-C").args(["-o", "beginning", "-e"]))?;
+        let mut received: Vec<&str> = text.lines().filter(|line| line.starts_with(prefix)).collect();
         received.sort_unstable();
         let count = received.len();
         let mut distinct = received.clone();

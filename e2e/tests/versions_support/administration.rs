@@ -14,14 +14,16 @@ use kafka_protocol::messages::offset_commit_request::{
 use kafka_protocol::messages::offset_delete_request::{
     OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
 };
+use kafka_protocol::messages::update_features_request::FeatureUpdateKey;
 use kafka_protocol::messages::*;
 
-use super::{Asker, TOPIC, versions};
+use super::{Asker, TOPIC, named_client, versions};
 
 pub fn apis(asker: &mut Asker) {
     configs(asker);
     replicas(asker);
     partitions(asker);
+    features(asker);
     for version in versions(ApiKey::OffsetDelete) {
         let group = GroupId(text("forgetful"));
         let partition = OffsetCommitRequestPartition::default().with_committed_offset(3);
@@ -129,5 +131,27 @@ fn partitions(asker: &mut Asker) {
         let response = asker.ask(version, &request);
         assert_eq!(response.topics.len(), 1);
         assert!(response.next_cursor.is_some());
+    }
+}
+
+fn features(asker: &mut Asker) {
+    for version in versions(ApiKey::UpdateFeatures) {
+        let supported = asker.ask(3, &named_client()).supported_features;
+        let level = supported[0].max_version;
+        for (level, expected) in [
+            (level, 0),
+            (level + 1, ResponseError::InvalidUpdateVersion.code()),
+        ] {
+            let update = FeatureUpdateKey::default()
+                .with_feature(supported[0].name.clone())
+                .with_max_version_level(level);
+            let request = UpdateFeaturesRequest::default()
+                .with_timeout_ms(10_000)
+                .with_feature_updates(vec![update]);
+            let response = asker.ask(version, &request);
+            assert_eq!(response.error_code, expected, "version {version}");
+            let named = usize::from(version <= 1 && expected == 0);
+            assert_eq!(response.results.len(), named, "version {version}");
+        }
     }
 }

@@ -218,6 +218,8 @@ fn wire_type(kind: &str, structs: &BTreeMap<String, Struct>) -> anyhow::Result<S
         "String" | "Arc<str>" => "STRING",
         "Bytes" | "bytes::Bytes" => "BYTES",
         "Uuid" | "TopicId" => "UUID",
+        "FeatureLevel" => "INT16",
+        "FeatureLevels" => "INT16, INT16",
         "TopicPartition" => "UUID, INT32",
         other if structs.contains_key(other) => return Ok(format!("[{other}](#{})", other.to_lowercase())),
         other => bail!("no wire type is known for {other}"),

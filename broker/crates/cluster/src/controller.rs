@@ -18,13 +18,17 @@ use std::time::Duration;
 use env::Instant;
 use kafka_wire::ResponseError;
 use metalog::Owner;
-use types::{Epoch, NodeId, ShardId};
+use types::{Epoch, FeatureLevel, FeatureLevels, NodeId, ShardId};
 use uuid::Uuid;
 
 use crate::image::{Broker, ImageRecord, Shard, Topic};
 use crate::placement::{self, Candidates};
 use crate::protocol::{HeartbeatRequest, HeartbeatResponse};
 use crate::state::Metadata;
+
+/// How long a node may take to come back after its connection has ended. One that lives does so at once; a process that was
+/// killed never does, and its death need not wait for the end of its session.
+const RECONNECT: Duration = Duration::from_millis(500);
 
 /// How long a planned hand-over waits for the old leader to give the shard up.
 const HAND_OVER: Duration = Duration::from_secs(3);
@@ -60,6 +64,8 @@ pub struct Controller {
     /// Shards whose old leader was asked to give them up before the new one starts.
     leaving: BTreeMap<ShardId, Leaving>,
     metadata: Arc<Metadata>,
+    /// What every node has to support. Ahead of `metadata` while a level is being finalised.
+    feature_level: FeatureLevel,
     /// The published picture; version 0: none yet.
     image: Arc<ImageRecord>,
     /// Grows when there may be news for somebody.
@@ -112,6 +118,7 @@ impl Controller {
             topics: Vec::new(),
             shards: Vec::new(),
             group_shards: 0,
+            feature_level: None,
         };
         Controller {
             epoch,
@@ -125,6 +132,7 @@ impl Controller {
             warm_up_ends: None,
             leaving: BTreeMap::new(),
             metadata: Arc::default(),
+            feature_level: FeatureLevel::FIRST,
             image: Arc::new(image),
             changes: 0,
         }
@@ -138,28 +146,40 @@ impl Controller {
     /// Takes note of what the log says now.
     pub fn set_metadata(&mut self, metadata: Arc<Metadata>, now: Instant) {
         if !Arc::ptr_eq(&metadata, &self.metadata) {
+            self.feature_level = self.feature_level.max(metadata.feature_level);
             self.metadata = metadata;
             self.settle(now);
         }
     }
 
     /// Takes note of a heartbeat. DUPLICATE_BROKER_REGISTRATION while another process with this id lives;
-    /// INVALID_REGISTRATION if the request makes no sense.
+    /// INVALID_REGISTRATION if the request makes no sense; UNSUPPORTED_VERSION if the node does not support what is
+    /// finalised.
     pub fn heartbeat(&mut self, request: &HeartbeatRequest, now: Instant) -> Result<(), ResponseError> {
         if request.node.0 < 0 || !(request.broker || request.coordinator) {
             return Err(ResponseError::InvalidRegistration);
+        }
+        if !(request.leaving || supported(request).contains(self.feature_level)) {
+            return Err(ResponseError::UnsupportedVersion);
         }
         let mut news = self.expire(now);
         let expires = now + self.session_timeout;
         match self.nodes.get_mut(&request.node) {
             Some(node) if node.said.incarnation == request.incarnation => {
-                if request.leaving {
+                if request.sequence < node.said.sequence {
+                    // Overtaken on its way: what it says is no longer so.
+                    node.expires = expires;
+                } else if request.leaving {
                     self.nodes.remove(&request.node);
                     tracing::info!(node = %request.node, "node left");
                     news = true;
                 } else {
                     let moves = self.leaving.values().any(|leaving| leaving.from == request.node);
                     news |= moves || is_news(&node.said, request);
+                    if knows_more(&node.said, request) {
+                        // Somebody may wait for that; nothing else follows from it.
+                        self.changes += 1;
+                    }
                     node.said = request.clone();
                     node.draining_since = request.draining.then(|| node.draining_since.unwrap_or(now));
                     node.expires = expires;
@@ -191,6 +211,33 @@ impl Controller {
             self.settle(now);
         }
         Ok(())
+    }
+
+    /// The connection has ended that this heartbeat came on, before it was answered.
+    pub fn lost_connection(&mut self, request: &HeartbeatRequest, now: Instant) {
+        let newest = |node: &&mut Node| {
+            (node.said.incarnation, node.said.sequence) == (request.incarnation, request.sequence)
+        };
+        if let Some(node) = self.nodes.get_mut(&request.node).filter(newest) {
+            node.expires = node.expires.min(now + RECONNECT);
+            self.changes += 1;
+        }
+    }
+
+    /// What every node has to support.
+    pub fn feature_level(&self) -> FeatureLevel {
+        self.feature_level
+    }
+
+    /// A live node that does not support `level`, and what it does support.
+    pub fn lacks(&self, level: FeatureLevel) -> Option<(NodeId, FeatureLevels)> {
+        let mut nodes = self.nodes.iter().map(|(id, node)| (*id, supported(&node.said)));
+        nodes.find(|(_, levels)| !levels.contains(level))
+    }
+
+    /// From now on only nodes that support `level` are taken in: it is about to be finalised.
+    pub fn require(&mut self, level: FeatureLevel) {
+        self.feature_level = self.feature_level.max(level);
     }
 
     /// Lets time pass: nodes that were silent for too long are gone.
@@ -248,6 +295,7 @@ impl Controller {
             image: fresh.then(|| self.image.as_ref().clone()),
             lead: orders.lead.into_iter().collect(),
             follow: orders.follow.into_iter().collect(),
+            feature_level: None,
         })
     }
 
@@ -466,6 +514,8 @@ impl Controller {
                 .map(|shard| self.shard(ShardId(shard)))
                 .collect(),
             group_shards: self.metadata.group_shards,
+            feature_level: (self.metadata.feature_level > FeatureLevel::FIRST)
+                .then_some(self.metadata.feature_level),
         };
         if image.version == 0 || image != *self.image {
             self.image = Arc::new(ImageRecord {
@@ -476,11 +526,22 @@ impl Controller {
     }
 }
 
-/// Whether `new` says anything that `old` did not. What it knows of the picture counts: somebody may wait for that.
+/// Whether `new` says anything of the node that `old` did not.
 fn is_news(old: &HeartbeatRequest, new: &HeartbeatRequest) -> bool {
     let mut like_new = old.clone();
     (like_new.max_wait_ms, like_new.sequence) = (new.max_wait_ms, new.sequence);
+    (like_new.controller_epoch, like_new.version) = (new.controller_epoch, new.version);
     like_new != *new
+}
+
+/// Whether the node has got another picture since.
+fn knows_more(old: &HeartbeatRequest, new: &HeartbeatRequest) -> bool {
+    (old.controller_epoch, old.version) != (new.controller_epoch, new.version)
+}
+
+/// The first release does not say.
+fn supported(said: &HeartbeatRequest) -> FeatureLevels {
+    said.supported.unwrap_or(FeatureLevels::FIRST_RELEASE)
 }
 
 fn broker(said: &HeartbeatRequest) -> Broker {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kafka_wire::flex_struct;
-use types::{FastMap, NodeId, ShardId, TopicId};
+use types::{FastMap, FeatureLevel, NodeId, ShardId, TopicId};
 
 flex_struct! {
     /// The picture as it travels from the controller to the nodes.
@@ -28,6 +28,17 @@ flex_struct! {
         pub shards: Vec<Shard>,
         /// Groups are spread over the first shards; fixed when the cluster was formed, so that a group never moves.
         pub group_shards: u32,
+        tagged {
+            /// The finalised level of `diskless.version`; missing: 1.
+            0 => pub feature_level: Option<FeatureLevel>,
+        }
+    }
+}
+
+impl ImageRecord {
+    /// The finalised level of `diskless.version`.
+    pub fn feature_level(&self) -> FeatureLevel {
+        self.feature_level.unwrap_or_default()
     }
 }
 

@@ -27,6 +27,7 @@ pub mod controller;
 mod describe;
 mod entry;
 mod error;
+pub mod fuzz_entry;
 pub mod image;
 mod names;
 pub mod placement;

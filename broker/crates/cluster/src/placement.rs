@@ -221,12 +221,11 @@ mod tests {
             nodes: &nodes,
             barred,
         };
-        let current = placed(&[(0, 0), (1, 1), (2, 9)]);
+        let current = placed(&[(0, 0), (1, 1), (2, 2), (3, 9)]);
         for follower in [0, 1, 2] {
-            let followers = placed(&[(2, follower)]);
-            let placed = place(3, &current, &followers, candidates);
-            // With three nodes the third one must get something; what moves is for the next step.
-            assert!(placed[&ShardId(2)] == NodeId(follower) || follower != 2);
+            let followers = placed(&[(3, follower)]);
+            let after = place(4, &current, &followers, candidates);
+            assert_eq!(after, placed(&[(0, 0), (1, 1), (2, 2), (3, follower)]));
         }
     }
 

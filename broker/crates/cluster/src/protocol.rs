@@ -2,7 +2,7 @@
 #![allow(missing_docs, reason = "fields say what they are; what needs words has them")]
 
 use kafka_wire::flex_struct;
-use types::{NodeId, ShardId};
+use types::{FeatureLevel, FeatureLevels, NodeId, ShardId, TopicId};
 use uuid::Uuid;
 
 use crate::image::{ImageRecord, ZonePort};
@@ -48,13 +48,17 @@ flex_struct! {
         pub version: u64,
         /// How long the answer may be held back, ms.
         pub max_wait_ms: u32,
+        tagged {
+            /// Lowest and highest level of `diskless.version` that the node supports; missing: 1 and 1.
+            0 => pub supported: Option<FeatureLevels>,
+        }
     }
 }
 
 flex_struct! {
     /// NOT_CONTROLLER: ask who owns the log `cluster` now. COORDINATOR_LOAD_IN_PROGRESS: this node is about to be the
-    /// controller. DUPLICATE_BROKER_REGISTRATION: another live process has
-    /// this node id.
+    /// controller. DUPLICATE_BROKER_REGISTRATION: another live process has this node id. UNSUPPORTED_VERSION: the node does
+    /// not support `feature_level`.
     pub struct HeartbeatResponse {
         /// 0: no error.
         pub error_code: i16,
@@ -66,6 +70,10 @@ flex_struct! {
         pub lead: Vec<ShardId>,
         /// Coordinators only: shards this node is to follow.
         pub follow: Vec<ShardId>,
+        tagged {
+            /// With UNSUPPORTED_VERSION: the level of `diskless.version` that every node has to support.
+            0 => pub feature_level: Option<FeatureLevel>,
+        }
     }
 }
 
@@ -98,6 +106,20 @@ flex_struct! {
         pub client_host: String,
         /// Header and body, without the length.
         pub request: bytes::Bytes,
+        tagged {
+            /// Which topics the request means by their names: some old requests do not tell them from earlier ones.
+            0 => pub topics: Option<Vec<NamedTopic>>,
+        }
+    }
+}
+
+flex_struct! {
+    /// The topic that has a name at the time.
+    pub struct NamedTopic {
+        /// Name of the topic.
+        pub name: String,
+        /// Id of the topic.
+        pub id: TopicId,
     }
 }
 

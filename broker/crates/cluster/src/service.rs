@@ -10,7 +10,7 @@ use kafka_wire::ResponseError;
 use metalog::{MetadataLog, Owner};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use types::{NodeId, ShardId};
+use types::{FeatureLevel, FeatureLevels, NodeId, ShardId};
 use uuid::Uuid;
 
 use crate::controller::{Controller, Grace};
@@ -38,6 +38,8 @@ pub struct Settings {
     pub session_timeout: Duration,
     /// How long a new controller of an existing cluster listens before it places shards and publishes.
     pub grace: Duration,
+    /// Levels of `diskless.version` that this node supports; a new cluster has the highest.
+    pub supported: FeatureLevels,
 }
 
 impl Default for Settings {
@@ -47,6 +49,7 @@ impl Default for Settings {
             default_partitions: 1,
             session_timeout: Duration::from_secs(2),
             grace: Duration::from_secs(2),
+            supported: FeatureLevels::SUPPORTED,
         }
     }
 }
@@ -68,7 +71,7 @@ pub struct ControllerService {
 
 impl ControllerService {
     /// Takes the log `cluster` over, forms the cluster if there is none, and starts to serve. Errors: another node was
-    /// quicker ([`End::Fenced`]), or the log is broken ([`End::Failed`]).
+    /// quicker ([`End::Fenced`]), the log is broken ([`End::Failed`]), or of a later release ([`End::Unsupported`]).
     ///
     /// `before`: the picture of the controller before, if this node has one. It tells whom to wait for.
     pub async fn open(
@@ -83,7 +86,7 @@ impl ControllerService {
             longest: settings.grace,
             awaited: before.map(awaited).unwrap_or_default(),
         };
-        let (state, metadata) = ClusterState::new();
+        let (state, metadata) = ClusterState::new(settings.supported);
         let options = Options {
             queue: 256,
             check_interval: Duration::from_secs(2),
@@ -100,6 +103,7 @@ impl ControllerService {
         let format = Command::Format {
             cluster_id: cluster_id(env),
             shards,
+            feature_level: settings.supported.max,
         };
         if replica.submit(format).await.is_err() {
             return Err(replica.ended().await);
@@ -156,8 +160,12 @@ impl ControllerService {
     }
 
     /// Answers a heartbeat: at once when there is news for the node, otherwise after `max_wait_ms`, but always well
-    /// within the session timeout.
-    pub async fn heartbeat(&self, request: &HeartbeatRequest) -> HeartbeatResponse {
+    /// within the session timeout. `gone` resolves when the connection ends that it came on.
+    pub async fn heartbeat(
+        &self,
+        request: &HeartbeatRequest,
+        gone: impl Future<Output = ()>,
+    ) -> HeartbeatResponse {
         if self.replica.check_leading().is_err() {
             return refused(ResponseError::NotController);
         }
@@ -166,7 +174,11 @@ impl ControllerService {
         let deadline = self.env.instant() + wait;
         let mut changes = self.changes.subscribe();
         if let Err(error) = self.update(|controller, now| controller.heartbeat(request, now)) {
-            return refused(error);
+            let level = self.controller.lock().feature_level();
+            return HeartbeatResponse {
+                feature_level: (error == ResponseError::UnsupportedVersion).then_some(level),
+                ..refused(error)
+            };
         }
         if request.leaving {
             return HeartbeatResponse {
@@ -175,12 +187,18 @@ impl ControllerService {
             };
         }
         let mut status = self.replica.status();
+        let mut gone = std::pin::pin!(gone);
         loop {
             if let Some(response) = self.controller.lock().answer(request, false) {
                 return response;
             }
             tokio::select! {
                 biased;
+                () = &mut gone => {
+                    self.update(|controller, now| controller.lost_connection(request, now));
+                    // Nobody takes the answer.
+                    return refused(ResponseError::NetworkException);
+                }
                 _ = changes.changed() => {}
                 _ = status.wait_for(|status| matches!(status, Status::Ended(_))) => {
                     return refused(ResponseError::NotController);
@@ -282,6 +300,29 @@ impl ControllerService {
         let _ = self.env.timeout_at(deadline, everybody).await;
     }
 
+    /// Waits until the controller has heard who lives. False: `deadline` has come.
+    pub(crate) async fn wait_for_nodes(&self, deadline: Instant) -> bool {
+        let mut changes = self.changes.subscribe();
+        let heard = async {
+            while self.image().is_none() {
+                let _ = changes.changed().await;
+            }
+        };
+        self.env.timeout_at(deadline, heard).await.is_ok()
+    }
+
+    /// Has only nodes that support `level` in the cluster from now on, unless one that does not is (or `dry`): that one and
+    /// what it supports.
+    pub(crate) fn require(&self, level: FeatureLevel, dry: bool) -> Option<(NodeId, FeatureLevels)> {
+        self.update(|controller, _| {
+            let lacking = controller.lacks(level);
+            if lacking.is_none() && !dry {
+                controller.require(level);
+            }
+            lacking
+        })
+    }
+
     fn take_metadata(&self) {
         let metadata = self.metadata();
         self.update(|controller, now| controller.set_metadata(metadata, now));
@@ -353,6 +394,7 @@ fn refused(error: ResponseError) -> HeartbeatResponse {
         image: None,
         lead: Vec::new(),
         follow: Vec::new(),
+        feature_level: None,
     }
 }
 

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use coordinator::replica::{Speculated, StateError, StateMachine};
 use kafka_wire::ResponseError;
 use tokio::sync::watch;
-use types::{LogOffset, ShardId, Timestamp, TopicId};
+use types::feature::FEATURE;
+use types::{FeatureLevel, FeatureLevels, LogOffset, ShardId, Timestamp, TopicId};
 
 pub use crate::entry::TopicRecord;
 
@@ -36,6 +37,8 @@ pub struct Metadata {
     pub names: BTreeMap<String, TopicId>,
     /// The first producer id that was never given out.
     pub next_producer_id: i64,
+    /// What the nodes may write.
+    pub feature_level: FeatureLevel,
 }
 
 impl Metadata {
@@ -78,6 +81,7 @@ impl Metadata {
                 }
             }
             Change::ProducerIds(next) => self.next_producer_id = next,
+            Change::FeatureLevel(level) => self.feature_level = level,
         }
     }
 
@@ -165,7 +169,11 @@ pub enum Command {
         cluster_id: String,
         /// Number of shards.
         shards: u32,
+        /// Taken only when the cluster is formed.
+        feature_level: FeatureLevel,
     },
+    /// Finalises a feature level, unless it is no higher than what is.
+    RaiseFeatureLevel(FeatureLevel),
     /// Intends to create topics.
     CreateTopics {
         /// Each is judged by itself.
@@ -222,20 +230,33 @@ pub struct ClusterState {
     /// Committed state plus everything judged since; `None`: nothing was.
     pending: Option<Metadata>,
     applied: Option<LogOffset>,
+    supported: FeatureLevels,
     published: watch::Sender<Arc<Metadata>>,
 }
 
 impl ClusterState {
-    /// The state before the first entry, and where committed state is published.
-    pub fn new() -> (ClusterState, watch::Receiver<Arc<Metadata>>) {
+    /// The state before the first entry, on a node that supports `supported`, and where committed state is published.
+    pub fn new(supported: FeatureLevels) -> (ClusterState, watch::Receiver<Arc<Metadata>>) {
         let (published, metadata) = watch::channel(Arc::default());
         let state = ClusterState {
             committed: Metadata::default(),
             pending: None,
             applied: None,
+            supported,
             published,
         };
         (state, metadata)
+    }
+
+    /// Logs may hold what only this level has.
+    fn check_level(&self, level: FeatureLevel) -> Result<(), StateError> {
+        if self.supported.contains(level) {
+            return Ok(());
+        }
+        Err(StateError::Unsupported(format!(
+            "the cluster has finalised {FEATURE} {level}, this node supports {}",
+            self.supported
+        )))
     }
 
     fn publish(&self) {
@@ -272,8 +293,12 @@ impl StateMachine for ClusterState {
         if self.applied.is_some_and(|applied| offset <= applied) {
             return Ok(());
         }
-        let changes: Result<Vec<Vec<Change>>, _> = entries.iter().cloned().map(entry::decode).collect();
+        let decode = |entry: &Bytes| entry::decode(entry.clone(), self.supported);
+        let changes: Result<Vec<Vec<Change>>, _> = entries.iter().map(decode).collect();
         for change in changes?.into_iter().flatten() {
+            if let Change::FeatureLevel(level) = change {
+                self.check_level(level)?;
+            }
             self.committed.apply(change);
         }
         self.applied = Some(offset);
@@ -299,6 +324,7 @@ impl StateMachine for ClusterState {
             group_shards,
             topics,
             next_producer_id,
+            feature_level,
             names: _,
         } = &self.committed;
         let snapshot = Snapshot {
@@ -309,18 +335,22 @@ impl StateMachine for ClusterState {
             },
             topics: topics.values().map(|topic| topic.as_ref().clone()).collect(),
             next_producer_id: *next_producer_id,
+            feature_level: (*feature_level > FeatureLevel::FIRST).then_some(*feature_level),
         };
         Ok((applied, entry::encode(&snapshot)))
     }
 
     fn restore(&mut self, offset: LogOffset, snapshot: Bytes) -> Result<(), StateError> {
-        let snapshot: Snapshot = entry::decode(snapshot)?;
+        let snapshot: Snapshot = entry::decode(snapshot, self.supported)?;
+        let feature_level = snapshot.feature_level.unwrap_or_default();
+        self.check_level(feature_level)?;
         let mut metadata = Metadata::default();
         metadata.apply(Change::Formatted(snapshot.cluster));
         for topic in snapshot.topics {
             metadata.apply(Change::TopicPut(topic));
         }
         metadata.apply(Change::ProducerIds(snapshot.next_producer_id));
+        metadata.apply(Change::FeatureLevel(feature_level));
         self.committed = metadata;
         self.pending = None;
         self.applied = Some(offset);
@@ -340,7 +370,12 @@ type Judged = Result<Arc<TopicRecord>, ApiError>;
 impl Judge<'_> {
     fn command(&mut self, command: &Command) -> Output {
         match command {
-            Command::Format { cluster_id, shards } => self.format(cluster_id, *shards),
+            Command::Format {
+                cluster_id,
+                shards,
+                feature_level,
+            } => self.format(cluster_id, *shards, *feature_level),
+            Command::RaiseFeatureLevel(level) => self.raise(*level),
             Command::CreateTopics {
                 topics,
                 validate_only,
@@ -415,7 +450,13 @@ impl Judge<'_> {
         Arc::new(topic)
     }
 
-    fn format(&mut self, cluster_id: &str, shards: u32) {
+    fn raise(&mut self, level: FeatureLevel) {
+        if level > self.metadata.feature_level {
+            self.change(Change::FeatureLevel(level));
+        }
+    }
+
+    fn format(&mut self, cluster_id: &str, shards: u32, feature_level: FeatureLevel) {
         if self.metadata.cluster_id.is_empty() {
             let cluster_id = cluster_id.to_owned();
             self.change(Change::Formatted(Formatted {
@@ -423,6 +464,7 @@ impl Judge<'_> {
                 shards,
                 group_shards: shards,
             }));
+            self.raise(feature_level);
         } else if shards > self.metadata.shards {
             self.change(Change::ShardsGrown(shards));
         }

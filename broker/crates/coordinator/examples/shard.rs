@@ -1,5 +1,5 @@
-//! How fast a shard is: commits through the whole replica over a log in memory, then reads, then commits at a steady
-//! pace while the shard works in the background, then replay and take-over.
+//! What a shard can do: commits through the whole replica over a log in memory, with a follower and brokers attached; reads;
+//! hand-over and take-over; then commits at a steady pace while the shard works in the background.
 //!
 //! `cargo run --release -p coordinator --example shard -- [BATCHES] [PARTITIONS] [BATCHES PER FILE] [LOG LATENCY MS]`
 #![allow(
@@ -13,13 +13,16 @@
 #[path = "../src/replica/tests/memory_log.rs"]
 mod memory_log;
 
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use coordinator::protocol::*;
-use coordinator::shard::{RetentionConfig, ShardOptions, ShardService};
-use env::Env;
+use coordinator::replica::Status;
+use coordinator::shard::{JobOptions, Jobs, RetentionConfig, ShardOptions, ShardService};
+use env::{Env, JoinHandle};
 use hdrhistogram::Histogram;
 use memory_log::{MemoryLog, owner};
 use types::{LogOffset, NodeId, ShardId, Timestamp, TopicId, TopicPartition};
@@ -33,10 +36,21 @@ fn topic() -> TopicId {
     TopicId(Uuid::from_u128(1))
 }
 
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+/// CPU of a process or thread by its `stat`, in seconds.
+fn cpu_of(stat: &Path) -> f64 {
+    let stat = std::fs::read_to_string(stat).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+/// The threads of shards.
+fn shard_threads() -> BTreeSet<std::path::PathBuf> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let tasks = tasks.map(|task| task.unwrap().path());
+    let named = |task: &std::path::PathBuf| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "shard-0")
+    };
+    tasks.filter(named).collect()
 }
 
 fn show(what: &str, histogram: &Histogram<u64>) {
@@ -78,37 +92,244 @@ fn file(n: u64, per_file: u64, partitions: u64) -> CommitFileRequest {
     }
 }
 
-/// A file of a topic without producers.
-fn plain_file(n: u64, per_file: u64, partitions: u64) -> CommitFileRequest {
-    let mut request = file(n, per_file, partitions);
-    for batch in &mut request.batches {
-        (batch.producer_id, batch.producer_epoch) = (-1, -1);
-    }
-    request
+/// A log in memory, and all that runs over it.
+struct Lab {
+    env: Env,
+    log: MemoryLog,
+    batches: u64,
+    partitions: u64,
+    per_file: u64,
+    retention_bytes: Arc<AtomicI64>,
+    /// Number of the next file.
+    next: u64,
+    dirs: Vec<tempfile::TempDir>,
 }
 
-/// Commits a file of 20 batches every 5 ms for some seconds and tells how long that took each time.
-async fn paced(env: &Env, shard: &ShardService, next: &mut u64, partitions: u64, what: &str) {
-    let mut took = Histogram::<u64>::new(3).unwrap();
-    let mut flying = Vec::new();
-    let began = Instant::now();
-    for _ in 0..PACED {
-        let (shard, request) = (shard.clone(), plain_file(*next, 20, partitions));
-        *next += 1;
-        flying.push(env.spawn(async move {
+impl Lab {
+    fn options(&mut self) -> ShardOptions {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().to_owned();
+        self.dirs.push(dir);
+        ShardOptions {
+            shard: SHARD,
+            data_dir,
+            replica: Default::default(),
+            features: Default::default(),
+        }
+    }
+
+    async fn start(&mut self, options: ShardOptions) -> ShardService {
+        let shard = ShardService::start(&self.env, options, Arc::new(self.log.clone()), owner(1)).unwrap();
+        shard.leading().await.unwrap();
+        shard
+    }
+
+    fn follow(&mut self) -> ShardService {
+        let options = self.options();
+        ShardService::follow(&self.env, options, Arc::new(self.log.clone()), owner(2)).unwrap()
+    }
+
+    /// Has the shard do its background work.
+    fn work(&self, shard: &ShardService) {
+        let bytes = self.retention_bytes.clone();
+        let jobs = Jobs {
+            store: Arc::new(blob::MemoryStore::new(self.env.clone())),
+            object_key: |object| object.to_string(),
+            retention: Arc::new(move |_| {
+                Some(RetentionConfig {
+                    retention_ms: -1,
+                    retention_bytes: bytes.load(Ordering::Relaxed),
+                })
+            }),
+            hand_over: Arc::new(|_| Box::pin(async { 0 })),
+            describe: Arc::new(|_| Box::pin(async { unreachable!("every file has one owner") })),
+            options: JobOptions {
+                retention_interval: Duration::from_millis(200),
+                ..Default::default()
+            },
+        };
+        let worker = shard.clone();
+        self.env.spawn(async move { worker.run_jobs(&jobs).await });
+    }
+
+    async fn create(&self, shard: &ShardService, topic: TopicId) {
+        let request = CreatePartitionsRequest {
+            shard: SHARD,
+            topic,
+            name: "t".into(),
+            partitions: (0..self.partitions as i32).collect(),
+        };
+        assert_eq!(shard.create_partitions(request).await.error_code, 0);
+    }
+
+    /// As many brokers learn what is new.
+    fn brokers(&self, shard: &ShardService, count: usize) -> Vec<JoinHandle<()>> {
+        let broker = || {
+            let shard = shard.clone();
+            self.env.spawn(async move {
+                let mut from = LogOffset(0);
+                loop {
+                    let news = shard.tail(TailRequest {
+                        shard: SHARD,
+                        from,
+                        max_wait_ms: 1000,
+                    });
+                    let news = news.await;
+                    if news.error_code != 0 {
+                        return;
+                    }
+                    from = news.next;
+                }
+            })
+        };
+        (0..count).map(|_| broker()).collect()
+    }
+
+    /// Commits as fast as it goes. Files of one task commit in order; partitions of a file belong to whoever comes first, so
+    /// that sequences hold.
+    async fn commit_all(&mut self, shard: &ShardService) {
+        let leader = shard_threads();
+        let follower = self.follow();
+        let brokers = self.brokers(shard, 3);
+        let process = Path::new("/proc/self/stat");
+        let of_leader = || leader.iter().map(|task| cpu_of(&task.join("stat"))).sum::<f64>();
+        let files = self.batches / self.per_file;
+        let (began, cpu, leader_cpu) = (Instant::now(), cpu_of(process), of_leader());
+        let mut commits = Histogram::<u64>::new(3).unwrap();
+        let mut flying = VecDeque::<JoinHandle<Duration>>::new();
+        for n in 0..files {
+            if flying.len() as u64 == IN_FLIGHT {
+                let took: Duration = flying.pop_front().unwrap().await.unwrap();
+                commits.record(took.as_nanos() as u64).unwrap();
+            }
+            let shard = shard.clone();
+            let request = file(n, self.per_file, self.partitions);
+            flying.push_back(self.env.spawn(async move {
+                let began = Instant::now();
+                let response = shard.commit_file(request).await;
+                assert!(
+                    response.error_code == 0 && response.batches.iter().all(|batch| batch.error_code == 0)
+                );
+                began.elapsed()
+            }));
+        }
+        while let Some(commit) = flying.pop_front() {
+            commit.await.unwrap();
+        }
+        let wall = began.elapsed().as_secs_f64();
+        let (cpu, leader_cpu) = (cpu_of(process) - cpu, of_leader() - leader_cpu);
+        let done = (files * self.per_file) as f64;
+        println!(
+            "commit, a follower and 3 brokers attached: {:.0} batches/s; CPU per batch: {:.1} us of the leader's thread \
+             ({:.0} batches/s on one core), {:.1} us of all",
+            done / wall,
+            leader_cpu / done * 1e6,
+            done / leader_cpu,
+            cpu / done * 1e6
+        );
+        show("commit latency", &commits);
+        let began = Instant::now();
+        let end = match *shard.status().borrow() {
+            Status::Leading { applied, .. } => applied,
+            ref other => panic!("{other:?}"),
+        };
+        let behind = |applied: &Option<LogOffset>| applied.is_none_or(|applied| applied < end);
+        while matches!(&*follower.status().borrow(), Status::Following { applied, .. } if behind(applied)) {
+            self.env.sleep(Duration::from_millis(5)).await;
+        }
+        println!(
+            "the follower has caught up {:.2} s after the last commit",
+            began.elapsed().as_secs_f64()
+        );
+        follower.stop().await;
+        brokers.iter().for_each(JoinHandle::abort);
+    }
+
+    async fn find(&self, shard: &ShardService, what: &str, looks: u64, offset: impl Fn(u64) -> u64) {
+        let mut found = Histogram::<u64>::new(3).unwrap();
+        for n in 0..looks {
+            let partition = TopicPartition {
+                topic: topic(),
+                partition: (n.wrapping_mul(7919) % self.partitions) as i32,
+            };
+            let request = FindBatchesRequest {
+                shard: SHARD,
+                partitions: vec![FindBatchesPartition {
+                    partition,
+                    offset: offset(n) as i64,
+                    max_bytes: 10_000,
+                }],
+                max_bytes: 10_000,
+            };
             let began = Instant::now();
-            assert_eq!(shard.commit_file(request).await.error_code, 0);
-            began.elapsed()
-        }));
-        env.sleep(Duration::from_millis(5)).await;
+            let response = shard.find_batches(request).await;
+            found.record(began.elapsed().as_nanos() as u64).unwrap();
+            assert!(response.error_code == 0 && response.partitions[0].error_code == 0);
+        }
+        show(&format!("find up to 10 batches, {what}"), &found);
     }
-    for commit in flying {
-        took.record(commit.await.unwrap().as_nanos() as u64).unwrap();
+
+    /// Moves the shard to a warm follower; the clock runs from the first sign to the first commit there.
+    async fn move_to(&mut self, old: &ShardService, planned: bool) -> ShardService {
+        let follower = self.follow();
+        while !follower.is_warm() {
+            self.env.sleep(Duration::from_millis(10)).await;
+        }
+        let request = self.plain_file(20);
+        let began = Instant::now();
+        if planned {
+            old.stop().await;
+        }
+        follower.lead().await;
+        follower.leading().await.unwrap();
+        let led = began.elapsed();
+        assert_eq!(follower.commit_file(request).await.error_code, 0);
+        println!(
+            "{}: leads after {:.1} ms, first commit after {:.1} ms",
+            if planned {
+                "planned hand-over to a follower"
+            } else {
+                "take-over by a follower"
+            },
+            led.as_secs_f64() * 1e3,
+            began.elapsed().as_secs_f64() * 1e3
+        );
+        old.ended().await;
+        follower
     }
-    show(
-        &format!("paced commits for {:.1} s, {what}", began.elapsed().as_secs_f64()),
-        &took,
-    );
+
+    /// A file without producers.
+    fn plain_file(&mut self, batches: u64) -> CommitFileRequest {
+        let mut request = file(self.next, batches, self.partitions);
+        self.next += 1;
+        for batch in &mut request.batches {
+            (batch.producer_id, batch.producer_epoch) = (-1, -1);
+        }
+        request
+    }
+
+    /// Commits a file of 20 batches every 5 ms for some seconds and tells how long that took each time.
+    async fn paced(&mut self, shard: &ShardService, what: &str) {
+        let mut took = Histogram::<u64>::new(3).unwrap();
+        let mut flying = Vec::new();
+        let began = Instant::now();
+        for _ in 0..PACED {
+            let (shard, request) = (shard.clone(), self.plain_file(20));
+            flying.push(self.env.spawn(async move {
+                let began = Instant::now();
+                assert_eq!(shard.commit_file(request).await.error_code, 0);
+                began.elapsed()
+            }));
+            self.env.sleep(Duration::from_millis(5)).await;
+        }
+        for commit in flying {
+            took.record(commit.await.unwrap().as_nanos() as u64).unwrap();
+        }
+        show(
+            &format!("paced commits for {:.1} s, {what}", began.elapsed().as_secs_f64()),
+            &took,
+        );
+    }
 }
 
 #[tokio::main]
@@ -120,205 +341,77 @@ async fn main() {
     let partitions = arguments.next().unwrap_or(10_000);
     let per_file = arguments.next().unwrap_or(100);
     let latency = Duration::from_millis(arguments.next().unwrap_or(0));
+    assert!(
+        partitions >= per_file * IN_FLIGHT,
+        "a partition must not be in two files in flight: its sequences would be out of order"
+    );
     let env = Env::production();
-    let dir = tempfile::tempdir().unwrap();
     let log = MemoryLog::new(&env);
     log.set_latency(latency);
-    let options = ShardOptions {
-        shard: SHARD,
-        data_dir: dir.path().to_owned(),
-        replica: Default::default(),
+    let mut lab = Lab {
+        env: env.clone(),
+        log,
+        batches,
+        partitions,
+        per_file,
+        retention_bytes: Arc::new(AtomicI64::new(-1)),
+        next: batches,
+        dirs: Vec::new(),
     };
-    let start_shard = || ShardService::start(&env, options.clone(), Arc::new(log.clone()), owner(1)).unwrap();
-    let shard = start_shard();
-    shard.leading().await.unwrap();
-    let request = CreatePartitionsRequest {
-        shard: SHARD,
-        topic: topic(),
-        name: "t".into(),
-        partitions: (0..partitions as i32).collect(),
-    };
-    assert_eq!(shard.create_partitions(request).await.error_code, 0);
-    let retention_bytes = Arc::new(AtomicI64::new(-1));
-    let jobs = {
-        let store = blob::MemoryStore::new(env.clone());
-        coordinator::shard::Jobs {
-            store: Arc::new(store),
-            object_key: |object| object.to_string(),
-            retention: {
-                let bytes = retention_bytes.clone();
-                Arc::new(move |_| {
-                    Some(RetentionConfig {
-                        retention_ms: -1,
-                        retention_bytes: bytes.load(Ordering::Relaxed),
-                    })
-                })
-            },
-            hand_over: Arc::new(|_| Box::pin(async { 0 })),
-            describe: Arc::new(|_| Box::pin(async { unreachable!("every file has one owner") })),
-            options: coordinator::shard::JobOptions {
-                retention_interval: Duration::from_millis(200),
-                ..Default::default()
-            },
-        }
-    };
-    let (worker, jobs_again) = (shard.clone(), jobs.clone());
-    env.spawn(async move { worker.run_jobs(&jobs).await });
-
-    // Files of one task commit in order; partitions of a file belong to whoever comes first, so that sequences hold.
-    let files = batches / per_file;
-    let (began, cpu) = (Instant::now(), cpu_seconds());
-    let mut commits = Histogram::<u64>::new(3).unwrap();
-    let mut flying = std::collections::VecDeque::<env::JoinHandle<Duration>>::new();
-    for n in 0..files {
-        if flying.len() as u64 == IN_FLIGHT {
-            let took: Duration = flying.pop_front().unwrap().await.unwrap();
-            commits.record(took.as_nanos() as u64).unwrap();
-        }
-        let shard = shard.clone();
-        let request = file(n, per_file, partitions);
-        flying.push_back(env.spawn(async move {
-            let began = Instant::now();
-            let response = shard.commit_file(request).await;
-            assert!(response.error_code == 0 && response.batches.iter().all(|batch| batch.error_code == 0));
-            began.elapsed()
-        }));
-    }
-    while let Some(commit) = flying.pop_front() {
-        commit.await.unwrap();
-    }
-    let (wall, cpu) = (began.elapsed().as_secs_f64(), cpu_seconds() - cpu);
-    let done = (files * per_file) as f64;
-    println!(
-        "commit: {:.0} batches/s, {:.1} us CPU per batch, all threads",
-        done / wall,
-        cpu / done * 1e6
-    );
-    show("commit latency", &commits);
-
-    let mut found = Histogram::<u64>::new(3).unwrap();
-    let per_partition = batches / partitions * 10;
-    for n in 0..100_000u64 {
-        let partition = TopicPartition {
-            topic: topic(),
-            partition: (n.wrapping_mul(7919) % partitions) as i32,
-        };
-        let offset = (n.wrapping_mul(104_729) % per_partition.max(1)) as i64;
-        let partitions = vec![FindBatchesPartition {
-            partition,
-            offset,
-            max_bytes: 10_000,
-        }];
-        let began = Instant::now();
-        let response = shard
-            .find_batches(FindBatchesRequest {
-                shard: SHARD,
-                partitions,
-                max_bytes: 10_000,
-            })
-            .await;
-        found.record(began.elapsed().as_nanos() as u64).unwrap();
-        assert!(response.error_code == 0 && response.applied > LogOffset(0));
-    }
-    show("find up to 10 batches", &found);
-
+    let options = lab.options();
+    let shard = lab.start(options).await;
+    lab.create(&shard, topic()).await;
+    lab.work(&shard);
+    lab.commit_all(&shard).await;
     println!("view: {:.0} MB", shard.view_bytes().await.unwrap() as f64 / 1e6);
 
     // Far behind and near the end, the same.
-    for (what, offset) in [("oldest", 0), ("newest", per_partition - 10)] {
-        let mut found = Histogram::<u64>::new(3).unwrap();
-        for n in 0..20_000u64 {
-            let partition = TopicPartition {
-                topic: topic(),
-                partition: (n.wrapping_mul(7919) % partitions) as i32,
-            };
-            let request = FindBatchesRequest {
-                shard: SHARD,
-                partitions: vec![FindBatchesPartition {
-                    partition,
-                    offset: offset as i64,
-                    max_bytes: 10_000,
-                }],
-                max_bytes: 10_000,
-            };
-            let began = Instant::now();
-            assert_eq!(shard.find_batches(request).await.error_code, 0);
-            found.record(began.elapsed().as_nanos() as u64).unwrap();
-        }
-        show(&format!("find at the {what} batches"), &found);
+    let per_partition = batches / partitions * 10;
+    let anywhere = |n: u64| n.wrapping_mul(104_729) % per_partition.max(1);
+    lab.find(&shard, "anywhere", 100_000, anywhere).await;
+    for (what, at) in [("the oldest", 0), ("in the middle", 50), ("the newest", 100)] {
+        let offset = per_partition.saturating_sub(10) * at / 100;
+        lab.find(&shard, what, 20_000, |_| offset).await;
     }
 
-    let mut next = files + 1_000_000;
-    paced(&env, &shard, &mut next, partitions, "nothing else").await;
-    retention_bytes.store(per_partition as i64 * 50, Ordering::Relaxed);
-    paced(&env, &shard, &mut next, partitions, "retention takes half of all").await;
-    retention_bytes.store(-1, Ordering::Relaxed);
-
-    let follower_dir = tempfile::tempdir().unwrap();
-    let following = ShardOptions {
-        data_dir: follower_dir.path().to_owned(),
-        ..options.clone()
-    };
-    let began = Instant::now();
-    let follower = ShardService::follow(&env, following, Arc::new(log.clone()), owner(2)).unwrap();
-    while !follower.is_warm() {
-        env.sleep(Duration::from_millis(10)).await;
-    }
-    println!(
-        "a follower is warm (newest snapshot and log, {} batches from the log) after {:.2} s",
-        follower.batches(),
-        began.elapsed().as_secs_f64()
-    );
+    let shard = lab.move_to(&shard, true).await;
+    let shard = lab.move_to(&shard, false).await;
     shard.stop().await;
     let began = Instant::now();
-    follower.lead().await;
-    follower.leading().await.unwrap();
+    let options = lab.options();
+    let shard = lab.start(options).await;
     println!(
-        "take-over by the follower: {:.1} ms",
-        began.elapsed().as_secs_f64() * 1e3
+        "cold take-over ({} batches from the log, the others from a snapshot): {:.2} s",
+        shard.batches(),
+        began.elapsed().as_secs_f64()
     );
-    follower.stop().await;
 
-    let mut busy = options.clone();
-    busy.replica.snapshot_slots = 1;
-    busy.replica.snapshot_bytes = 0;
-    let shard = ShardService::start(&env, busy, Arc::new(log.clone()), owner(1)).unwrap();
-    shard.leading().await.unwrap();
-    paced(&env, &shard, &mut next, partitions, "snapshots all the time").await;
+    lab.work(&shard);
+    lab.paced(&shard, "nothing else").await;
+    lab.retention_bytes
+        .store(per_partition as i64 * 50, Ordering::Relaxed);
+    lab.paced(&shard, "retention takes half of all").await;
+    lab.retention_bytes.store(-1, Ordering::Relaxed);
+    shard.stop().await;
+
+    let mut busy = lab.options();
+    (busy.replica.snapshot_slots, busy.replica.snapshot_bytes) = (1, 0);
+    let shard = lab.start(busy).await;
+    lab.paced(&shard, "snapshots all the time").await;
+    shard.stop().await;
+
+    let options = lab.options();
+    let shard = lab.start(options).await;
+    lab.work(&shard);
+    lab.create(&shard, TopicId(Uuid::from_u128(2))).await;
     let topics = vec![DeleteTopic {
         topic: topic(),
         name: "t".into(),
     }];
-    let request = CreatePartitionsRequest {
-        shard: SHARD,
-        topic: TopicId(Uuid::from_u128(2)),
-        name: "u".into(),
-        partitions: (0..partitions as i32).collect(),
-    };
-    shard.stop().await;
-    let shard = start_shard();
-    shard.leading().await.unwrap();
-    assert_eq!(shard.create_partitions(request).await.error_code, 0);
-    let worker = shard.clone();
-    env.spawn(async move { worker.run_jobs(&jobs_again).await });
     let response = shard.delete_topics(DeleteTopicsRequest { shard: SHARD, topics });
     assert_eq!(response.await.error_code, 0);
-    paced(
-        &env,
-        &shard,
-        &mut next,
-        partitions,
-        "a topic with all those batches is deleted",
-    )
-    .await;
-
+    lab.paced(&shard, "a topic with all those batches is deleted")
+        .await;
     shard.stop().await;
-    let began = Instant::now();
-    let shard = start_shard();
-    shard.leading().await.unwrap();
-    println!(
-        "cold take-over (snapshot and log): {:.2} s",
-        began.elapsed().as_secs_f64()
-    );
     env.shut_down().await;
 }

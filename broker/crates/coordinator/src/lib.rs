@@ -14,6 +14,7 @@
 //! - [`protocol`]: the RPCs as they travel on the internal listener.
 //! - [`codes`]: the Kafka error codes they answer with.
 pub mod codes;
+pub mod fuzz_entry;
 pub mod protocol;
 pub mod replica;
 pub mod shard;

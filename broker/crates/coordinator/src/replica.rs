@@ -95,9 +95,12 @@ pub struct Speculated<O> {
 /// The state cannot go on; the replica stops and is rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// An entry or snapshot that this version cannot read, or that contradicts the state.
+    /// An entry or snapshot that cannot be read, or that contradicts the state.
     #[error("corrupt metadata: {0}")]
     Corrupt(String),
+    /// What a later release has written, in a version that this node does not read.
+    #[error("metadata of a later release: {0}")]
+    Unsupported(String),
     /// The local view is broken; it can be deleted and rebuilt.
     #[error("local view: {0}")]
     View(String),

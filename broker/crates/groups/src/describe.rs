@@ -11,6 +11,8 @@ use kafka_wire::{ResponseError, ResponseKind, StrBytes};
 use crate::group::{Group, Member, State};
 use crate::service::GroupService;
 
+/// What everybody may do with a group (bits of Kafka's `AclOperation`): read, delete, describe.
+const OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8;
 /// First version in which a group that does not exist is an error (KIP-1043).
 const NOT_FOUND: i16 = 6;
 
@@ -25,6 +27,11 @@ impl GroupService {
         request: &DescribeGroupsRequest,
     ) -> Result<ResponseKind, ResponseError> {
         let mut groups = Vec::new();
+        let operations = if request.include_authorized_operations {
+            OPERATIONS
+        } else {
+            i32::MIN
+        };
         for id in &request.groups {
             let described = self.with(id, |state| match state.groups.get(id.as_str()) {
                 Some(group) => described(group),
@@ -41,7 +48,7 @@ impl GroupService {
             groups.push(
                 described
                     .with_group_id(id.clone())
-                    .with_authorized_operations(i32::MIN),
+                    .with_authorized_operations(operations),
             );
         }
         Ok(ResponseKind::DescribeGroups(

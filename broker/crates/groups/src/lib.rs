@@ -16,6 +16,7 @@
 //! them anew.
 
 mod describe;
+pub mod fuzz_entry;
 mod group;
 mod offsets;
 mod record;

@@ -1,5 +1,6 @@
 //! OffsetCommit, OffsetFetch and OffsetDelete.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coordinator::shard::{OffsetCommit, StoredOffset};
@@ -18,7 +19,7 @@ use kafka_wire::messages::{
     OffsetFetchResponse, TopicName,
 };
 use kafka_wire::{ResponseError, ResponseKind, StrBytes};
-use std::collections::BTreeMap;
+use types::TopicId;
 
 use crate::group::Group;
 use crate::service::{DELETED_AT_ONCE, GroupService, code};
@@ -34,7 +35,11 @@ type Answer = Result<ResponseKind, ResponseError>;
 type Wanted = Option<Vec<(TopicName, Vec<i32>)>>;
 
 impl GroupService {
-    pub(crate) async fn offset_commit(self: &Arc<Self>, request: OffsetCommitRequest) -> Answer {
+    pub(crate) async fn offset_commit(
+        self: &Arc<Self>,
+        request: OffsetCommitRequest,
+        ids: BTreeMap<String, TopicId>,
+    ) -> Answer {
         let group_id = request.group_id.0.to_string();
         let (now, time) = (self.env.instant(), self.env.now());
         let generation = request.generation_id_or_member_epoch;
@@ -56,6 +61,7 @@ impl GroupService {
         })?;
         let mut commits = Vec::new();
         let topics = request.topics.iter().map(|topic| {
+            let topic_id = ids.get(topic.name.as_str()).copied();
             let partitions = topic.partitions.iter().map(|partition| {
                 let metadata = partition.committed_metadata.as_ref();
                 let error = match allowed {
@@ -66,7 +72,7 @@ impl GroupService {
                     Ok(()) => {
                         commits.push(OffsetCommit {
                             topic: topic.name.0.to_string(),
-                            topic_id: None,
+                            topic_id,
                             partition: partition.partition_index,
                             offset: partition.committed_offset,
                             leader_epoch: partition.committed_leader_epoch,
@@ -83,14 +89,20 @@ impl GroupService {
                 .with_name(topic.name.clone())
                 .with_partitions(partitions.collect())
         });
-        let response = OffsetCommitResponse::default().with_topics(topics.collect());
+        let mut response = OffsetCommitResponse::default().with_topics(topics.collect());
         // In pieces that fit in the log whatever clients send; all of a request of usual size is one piece.
         while !commits.is_empty() {
             let rest = commits.split_off(piece(&commits));
-            self.shard
-                .commit_offsets(group_id.clone(), std::mem::replace(&mut commits, rest))
-                .await
-                .map_err(|error| code(&error))?;
+            let stored = self
+                .shard
+                .commit_offsets(group_id.clone(), std::mem::replace(&mut commits, rest));
+            if !stored.await.map_err(|error| code(&error))? {
+                // It came late: the client asks again, for what still exists.
+                let unknown = ResponseError::UnknownTopicOrPartition.code();
+                let partitions = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+                partitions.for_each(|partition| partition.error_code = unknown);
+                break;
+            }
         }
         Ok(ResponseKind::OffsetCommit(response))
     }

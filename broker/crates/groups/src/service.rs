@@ -16,7 +16,7 @@ use kafka_wire::messages::{
 use kafka_wire::{RequestKind, ResponseError, ResponseKind};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use types::FastMap;
+use types::{FastMap, TopicId};
 
 use crate::group::{Group, Join, Reply, State, Sync, Ticket, join_refused, sync_refused};
 use crate::record::GroupRecord;
@@ -26,6 +26,8 @@ use crate::settings::GroupSettings;
 const GRAIN: Duration = Duration::from_millis(50);
 /// Kafka's `offsets.retention.check.interval.ms`.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(600);
+/// After groups could not be loaded.
+const LOAD_AGAIN: Duration = Duration::from_millis(200);
 /// Offsets that go with one entry of the log.
 pub(crate) const DELETED_AT_ONCE: usize = 256;
 /// First version in which a member without an id is told one (KIP-394).
@@ -74,7 +76,7 @@ enum Phase {
 #[derive(Default)]
 struct Saving {
     next: Option<GroupRecord>,
-    /// Answers that the next save makes true.
+    /// Answers that the next save makes true; the present one, if there is no next.
     replies: Vec<Reply>,
 }
 
@@ -113,8 +115,13 @@ impl GroupService {
     }
 
     async fn run(self: &Arc<Self>) {
-        if self.shard.leading().await.is_err() || self.load().await.is_err() {
+        if self.shard.leading().await.is_err() {
             return;
+        }
+        // A store that fails for a moment must not leave the groups unserved for as long as the shard is led here.
+        while let Err(error) = self.load().await {
+            tracing::warn!(shard = %self.shard.shard(), %error, "groups not loaded, it is tried again");
+            self.env.sleep(LOAD_AGAIN).await;
         }
         futures::join!(self.tick(), self.expire());
     }
@@ -129,7 +136,8 @@ impl GroupService {
                 group.note_commit();
                 group
             };
-            let restored = match group.metadata.map(GroupRecord::read) {
+            let stored = group.metadata.filter(|_| !env::mutation("forget-groups"));
+            let restored = match stored.map(GroupRecord::read) {
                 Some(Ok(record)) => Group::restore(record, delay, now),
                 Some(Err(error)) => {
                     tracing::error!(group = group.group, %error, "a stored group cannot be read; its members join anew");
@@ -153,20 +161,22 @@ impl GroupService {
         state.groups.clear();
     }
 
-    /// Answers a request. An error means that nothing was decided and the next leader is to be asked.
+    /// Answers a request. `topics` are those that it names, where that is known. An error means that nothing was decided
+    /// and the next leader is to be asked.
     pub async fn handle(
         self: &Arc<Self>,
         client_id: &str,
         client_host: &str,
         version: i16,
         request: RequestKind,
+        topics: BTreeMap<String, TopicId>,
     ) -> Answer {
         match request {
             RequestKind::JoinGroup(request) => self.join(client_id, client_host, version, request).await,
             RequestKind::SyncGroup(request) => self.sync(request).await,
             RequestKind::Heartbeat(request) => self.heartbeat(&request),
             RequestKind::LeaveGroup(request) => self.leave(version, request),
-            RequestKind::OffsetCommit(request) => self.offset_commit(request).await,
+            RequestKind::OffsetCommit(request) => self.offset_commit(request, topics).await,
             RequestKind::OffsetFetch(request) => self.offset_fetch(version, request).await,
             RequestKind::OffsetDelete(request) => self.offset_delete(request).await,
             RequestKind::DescribeGroups(request) => self.describe(version, &request),
@@ -401,17 +411,18 @@ impl GroupService {
             // Whoever asks with names that are never used costs nothing.
             state.groups.remove(group_id);
         }
+        if let Some(saving) = state.saving.get_mut(group_id) {
+            // Even if nothing has changed: it may tell of what is being saved.
+            saving.next = record.or(saving.next.take());
+            saving.replies.extend(replies);
+            return;
+        }
         let Some(record) = record else {
             replies
                 .into_iter()
                 .for_each(|reply| state.answer(reply.ticket, Ok(reply.response)));
             return;
         };
-        if let Some(saving) = state.saving.get_mut(group_id) {
-            saving.next = Some(record);
-            saving.replies.extend(replies);
-            return;
-        }
         state.saving.insert(group_id.to_owned(), Saving::default());
         let (service, group_id) = (self.clone(), group_id.to_owned());
         self.env
@@ -425,6 +436,14 @@ impl GroupService {
                 .put_group(group_id.clone(), Some(record.to_bytes()), Vec::new())
                 .await;
             let mut state = self.state.lock();
+            let saving = state.saving.remove(&group_id).unwrap_or_default();
+            let (next, later) = match saving.next {
+                Some(next) => (Some(next), saving.replies),
+                None => {
+                    replies.extend(saving.replies);
+                    (None, Vec::new())
+                }
+            };
             for reply in replies {
                 let answer = match &saved {
                     Ok(()) => Ok(reply.response),
@@ -432,20 +451,12 @@ impl GroupService {
                 };
                 state.answer(reply.ticket, answer);
             }
-            let Some(saving) = state.saving.get_mut(&group_id) else {
+            let Some(next) = next else {
+                self.saved.notify_waiters();
                 return;
             };
-            match saving.next.take() {
-                Some(next) => {
-                    record = next;
-                    replies = std::mem::take(&mut saving.replies);
-                }
-                None => {
-                    state.saving.remove(&group_id);
-                    self.saved.notify_waiters();
-                    return;
-                }
-            }
+            state.saving.insert(group_id.clone(), Saving::default());
+            (record, replies) = (next, later);
         }
     }
 

@@ -6,13 +6,15 @@
     reason = "helpers of tests"
 )]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use blob::{MemoryStore, SharedStore};
+use blob::faults::{Decision, Fault, Faulty};
+use blob::{BlobError, MemoryStore, Operation, SharedStore};
 use bytes::Bytes;
+use coordinator::protocol::{DeleteTopic, DeleteTopicsRequest};
 use coordinator::replica::Options;
-use coordinator::shard::{ShardOptions, ShardService};
+use coordinator::shard::{Features, ShardOptions, ShardService};
 use env::Env;
 use groups::{GroupService, GroupSettings};
 use kafka_wire::messages::join_group_request::JoinGroupRequestProtocol;
@@ -28,7 +30,7 @@ use kafka_wire::messages::{
 use kafka_wire::{RequestKind, ResponseError, ResponseKind, StrBytes};
 use metalog::{MetadataLog, ObjectLog, Owner};
 use tempfile::TempDir;
-use types::ShardId;
+use types::{ShardId, TopicId};
 use uuid::Uuid;
 
 fn text(text: &str) -> StrBytes {
@@ -43,20 +45,39 @@ fn group(id: &str) -> GroupId {
 struct Lab {
     env: Env,
     store: SharedStore,
+    /// What the bucket does with every request.
+    fate: Arc<Mutex<Decision>>,
     dirs: Vec<TempDir>,
+    /// As its last leader has it.
+    shard: Option<ShardService>,
 }
 
 impl Lab {
     fn new() -> Lab {
         let env = Env::simulated(3);
+        let fate = Arc::new(Mutex::new(Decision::FINE));
+        let decided = fate.clone();
+        let memory = Arc::new(MemoryStore::new(env.clone()));
+        let plan = Arc::new(move |_: Operation, _: &str| decided.lock().unwrap().clone());
         Lab {
-            store: Arc::new(MemoryStore::new(env.clone())),
+            store: Arc::new(Faulty::new(memory, env.clone(), plan)),
             env,
+            fate,
             dirs: Vec::new(),
+            shard: None,
         }
     }
 
     async fn open(&mut self) -> Arc<GroupService> {
+        let groups = self.open_while(Decision::FINE).await;
+        while list(&groups).await.is_none() {
+            self.env.sleep(Duration::from_millis(10)).await;
+        }
+        groups
+    }
+
+    /// Leads the shard, and begins to load the groups when the bucket is like that.
+    async fn open_while(&mut self, fate: Decision) -> Arc<GroupService> {
         let node = i32::try_from(self.dirs.len()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let log = ObjectLog::new(
@@ -75,19 +96,18 @@ impl Lab {
             shard: ShardId(0),
             data_dir: dir.path().to_owned(),
             replica: Options::default(),
+            features: Features::default(),
         };
         self.dirs.push(dir);
         let shard = ShardService::start(&self.env, options, log, owner).unwrap();
         shard.leading().await.unwrap();
+        self.shard = Some(shard.clone());
         let settings = GroupSettings {
             initial_rebalance_delay: Duration::ZERO,
             ..GroupSettings::default()
         };
-        let groups = GroupService::start(&self.env, shard, settings);
-        while list(&groups).await.is_none() {
-            self.env.sleep(Duration::from_millis(10)).await;
-        }
-        groups
+        *self.fate.lock().unwrap() = fate;
+        GroupService::start(&self.env, shard, settings)
     }
 }
 
@@ -96,7 +116,20 @@ async fn ask(
     version: i16,
     request: RequestKind,
 ) -> Result<ResponseKind, ResponseError> {
-    groups.handle("client", "/127.0.0.1", version, request).await
+    ask_of(groups, version, request, &[]).await
+}
+
+/// The same, passed on by a broker that knows these topics.
+async fn ask_of(
+    groups: &Arc<GroupService>,
+    version: i16,
+    request: RequestKind,
+    topics: &[(&str, TopicId)],
+) -> Result<ResponseKind, ResponseError> {
+    let topics = topics.iter().map(|(name, id)| ((*name).to_owned(), *id));
+    groups
+        .handle("client", "/127.0.0.1", version, request, topics.collect())
+        .await
 }
 
 /// Ids and states; `None` while the groups are loaded.
@@ -182,6 +215,17 @@ async fn commit(
     partitions: std::ops::Range<i32>,
     metadata: &str,
 ) -> Vec<i16> {
+    commit_of(groups, id, member, partitions, metadata, &[]).await
+}
+
+async fn commit_of(
+    groups: &Arc<GroupService>,
+    id: &str,
+    member: (&str, i32),
+    partitions: std::ops::Range<i32>,
+    metadata: &str,
+    topics: &[(&str, TopicId)],
+) -> Vec<i16> {
     let partitions = partitions.map(|index| {
         OffsetCommitRequestPartition::default()
             .with_partition_index(index)
@@ -196,7 +240,7 @@ async fn commit(
         .with_member_id(text(member.0))
         .with_generation_id_or_member_epoch(member.1)
         .with_topics(vec![topic]);
-    match ask(groups, 9, RequestKind::OffsetCommit(request)).await {
+    match ask_of(groups, 9, RequestKind::OffsetCommit(request), topics).await {
         Ok(ResponseKind::OffsetCommit(response)) => response
             .topics
             .iter()
@@ -263,6 +307,37 @@ async fn a_take_over_needs_no_rebalance() {
         list(&second).await.unwrap(),
         [("g".to_owned(), "Empty".to_owned())]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_comes_after_the_deletion_of_its_topic_is_refused() {
+    let mut lab = Lab::new();
+    let groups = lab.open().await;
+    let [old, new] = [1, 2].map(|id| TopicId(Uuid::from_u128(id)));
+    assert_eq!(
+        commit_of(&groups, "g", NOBODY, 0..1, "", &[("t", old)]).await,
+        [0]
+    );
+    let deleted = DeleteTopic {
+        topic: old,
+        name: "t".to_owned(),
+    };
+    let request = DeleteTopicsRequest {
+        shard: ShardId(0),
+        topics: vec![deleted],
+    };
+    lab.shard.take().unwrap().delete_topics(request).await;
+    let unknown = ResponseError::UnknownTopicOrPartition.code();
+    let late = async |groups| commit_of(groups, "g", NOBODY, 0..2, "", &[("t", old)]).await;
+    assert_eq!(late(&groups).await, [unknown, unknown]);
+    let groups = lab.open().await;
+    assert_eq!(late(&groups).await, [unknown, unknown]);
+    assert!(committed(&groups, "g").await.is_empty());
+    assert_eq!(
+        commit_of(&groups, "g", NOBODY, 0..1, "", &[("t", new)]).await,
+        [0]
+    );
+    assert_eq!(committed(&groups, "g").await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -380,7 +455,9 @@ async fn only_groups_without_members_are_deleted() {
     assert!(committed(&groups, "idle").await.is_empty());
     assert_eq!(heartbeat(&groups, "busy", &id, 1).await, 0);
 
-    let request = DescribeGroupsRequest::default().with_groups(vec![group("busy"), group("idle")]);
+    let request = DescribeGroupsRequest::default()
+        .with_groups(vec![group("busy"), group("idle")])
+        .with_include_authorized_operations(true);
     let Ok(ResponseKind::DescribeGroups(described)) =
         ask(&groups, 6, RequestKind::DescribeGroups(request)).await
     else {
@@ -391,6 +468,10 @@ async fn only_groups_without_members_are_deleted() {
     };
     assert_eq!((busy.group_state.as_str(), busy.members.len()), ("Stable", 1));
     assert_eq!(busy.members[0].client_host.as_str(), "/127.0.0.1");
+    assert_eq!(
+        busy.authorized_operations, 0b1_0100_1000,
+        "read, delete, describe"
+    );
     assert_eq!(
         (idle.error_code, idle.group_state.as_str()),
         (ResponseError::GroupIdNotFound.code(), "Dead")
@@ -434,4 +515,76 @@ async fn offsets_that_a_member_may_commit_again_are_not_deleted() {
     ask(&groups, 2, RequestKind::LeaveGroup(request)).await.unwrap();
     assert_eq!(delete("g").await, (0, Some(0)));
     assert_eq!(committed(&groups, "g").await, [(1, 101, String::new())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_are_served_after_a_store_that_failed_while_they_were_loaded() {
+    let mut lab = Lab::new();
+    let first = lab.open().await;
+    let id = member(&first, "g").await;
+    let broken = Decision {
+        fault: Fault::Fail(BlobError::Unavailable("out of order".to_owned())),
+        ..Decision::FINE
+    };
+    let second = lab.open_while(broken).await;
+    lab.env.sleep(Duration::from_secs(1)).await;
+    assert_eq!(
+        heartbeat(&second, "g", &id, 1).await,
+        ResponseError::CoordinatorLoadInProgress.code()
+    );
+    *lab.fate.lock().unwrap() = Decision::FINE;
+    lab.env.sleep(Duration::from_secs(1)).await;
+    assert_eq!(heartbeat(&second, "g", &id, 1).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_member_hears_of_an_assignment_before_it_is_stored() {
+    let mut lab = Lab::new();
+    let groups = lab.open().await;
+    let (one, other) = (join(&groups, "g", "").await, join(&groups, "g", "").await);
+    let (one, other) = futures::join!(
+        join(&groups, "g", &one.member_id),
+        join(&groups, "g", &other.member_id)
+    );
+    assert_eq!((one.generation_id, other.generation_id), (1, 1));
+    let (leader, follower) = match one.leader == one.member_id {
+        true => (one.member_id, other.member_id),
+        false => (other.member_id, one.member_id),
+    };
+    let slow = Decision {
+        delay: Duration::from_secs(5),
+        ..Decision::FINE
+    };
+    *lab.fate.lock().unwrap() = slow;
+    let sync = |member: &StrBytes| {
+        let assignments = [&leader, &follower].map(|member| {
+            SyncGroupRequestAssignment::default()
+                .with_member_id(member.clone())
+                .with_assignment(Bytes::from(member.to_string()))
+        });
+        let request = SyncGroupRequest::default()
+            .with_group_id(group("g"))
+            .with_member_id(member.clone())
+            .with_generation_id(1)
+            .with_assignments(assignments.to_vec());
+        let (groups, env, member) = (groups.clone(), lab.env.clone(), member.to_string());
+        async move {
+            let answer = ask(&groups, 5, RequestKind::SyncGroup(request)).await;
+            match answer {
+                Ok(ResponseKind::SyncGroup(synced)) => assert_eq!(synced.assignment, member),
+                other => panic!("{other:?}"),
+            }
+            env.instant()
+        }
+    };
+    let start = lab.env.instant();
+    // The second asks when the leader has brought the assignments, which are on their way to the log.
+    let later = async {
+        lab.env.sleep(Duration::from_millis(100)).await;
+        sync(&follower).await
+    };
+    for answered in <[_; 2]>::from(futures::join!(sync(&leader), later)) {
+        let waited = answered.saturating_duration_since(start);
+        assert!(waited >= Duration::from_secs(5), "{waited:?}");
+    }
 }

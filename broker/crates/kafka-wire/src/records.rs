@@ -21,13 +21,14 @@ const SNAPPY_MAX_RATIO: usize = 22;
 /// What a record says about its place: offset delta, and timestamp in milliseconds.
 pub type OffsetAndTimestamp = (i32, i64);
 
-/// The first record of `batch` with a timestamp of at least `t` milliseconds, as offset and timestamp, if the
-/// batch starts at `base_offset`. Offsets that a header already holds are ignored.
+/// The first record of `batch` at or after the offset `from` with a timestamp of at least `t` milliseconds, as offset
+/// and timestamp, if the batch starts at `base_offset`. Offsets that a header already holds are ignored.
 ///
 /// With [`BatchHeader::max_timestamp`] as `t` it finds the record that ListOffsets -3 asks for.
 pub fn find_record_by_timestamp(
     batch: &Bytes,
     base_offset: i64,
+    from: i64,
     t: i64,
 ) -> Result<Option<(i64, i64)>, BatchError> {
     let header = BatchHeader::parse(batch)?;
@@ -35,12 +36,13 @@ pub fn find_record_by_timestamp(
         return Ok(None);
     }
     if header.is_log_append_time() {
-        return Ok(Some((base_offset, header.max_timestamp)));
+        return Ok(Some((base_offset.max(from), header.max_timestamp)));
     }
     for record in offsets_and_timestamps(batch)? {
         let (delta, timestamp) = record?;
-        if timestamp >= t {
-            return Ok(Some((base_offset.saturating_add(delta.into()), timestamp)));
+        let offset = base_offset.saturating_add(delta.into());
+        if timestamp >= t && offset >= from {
+            return Ok(Some((offset, timestamp)));
         }
     }
     Ok(None)

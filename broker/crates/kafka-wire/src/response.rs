@@ -126,7 +126,7 @@ mod tests {
             Produce Fetch ListOffsets Metadata OffsetCommit OffsetFetch FindCoordinator JoinGroup Heartbeat LeaveGroup
             SyncGroup DescribeGroups ListGroups ApiVersions CreateTopics DeleteTopics DeleteRecords
             InitProducerId OffsetForLeaderEpoch DescribeConfigs CreatePartitions DeleteGroups
-            IncrementalAlterConfigs DescribeCluster AlterConfigs DescribeLogDirs ElectLeaders
+            IncrementalAlterConfigs DescribeCluster UpdateFeatures AlterConfigs DescribeLogDirs ElectLeaders
             AlterPartitionReassignments ListPartitionReassignments OffsetDelete DescribeProducers
             ListConfigResources DescribeTopicPartitions
         }

@@ -55,6 +55,7 @@ pub const SUPPORTED: &[ApiVersionRange] = &[
     row(ApiKey::AlterPartitionReassignments, 0, 1),
     row(ApiKey::ListPartitionReassignments, 0, 0),
     row(ApiKey::OffsetDelete, 0, 0),
+    row(ApiKey::UpdateFeatures, 0, 2),
     row(ApiKey::DescribeCluster, 0, 2),
     row(ApiKey::DescribeProducers, 0, 0),
     row(ApiKey::ListConfigResources, 0, 1),

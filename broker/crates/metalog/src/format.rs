@@ -37,8 +37,8 @@ pub(crate) const MAX_ENTRY: usize = MAX_SLOT - SLOT_HEADER - 4;
 /// The most that is written and read of a manifest.
 pub(crate) const MAX_MANIFEST: usize = 16 * 1024;
 
-const SLOT_MAGIC: &[u8; 8] = b"DKLSLOT\n";
-const MANIFEST_MAGIC: &[u8; 8] = b"DKLMNFT\n";
+pub(crate) const SLOT_MAGIC: &[u8; 8] = b"DKLSLOT\n";
+pub(crate) const MANIFEST_MAGIC: &[u8; 8] = b"DKLMNFT\n";
 const VERSION: u16 = 1;
 /// Magic, version and checksum.
 const PREAMBLE: usize = 14;
@@ -77,7 +77,7 @@ pub(crate) fn hash(body: &[Bytes]) -> Hash {
     sha.finalize().into()
 }
 
-fn crc(slices: &[&[u8]]) -> u32 {
+pub(crate) fn crc(slices: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     for slice in slices {
         digest.update(slice);
@@ -289,7 +289,7 @@ fn decode_manifest(input: &mut Bytes) -> Option<Manifest> {
     })
 }
 
-fn preamble(magic: &[u8; 8], crc: u32) -> BytesMut {
+pub(crate) fn preamble(magic: &[u8; 8], crc: u32) -> BytesMut {
     let mut header = BytesMut::with_capacity(SLOT_HEADER);
     header.put_slice(magic);
     header.put_u16(VERSION);

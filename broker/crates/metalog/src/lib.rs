@@ -34,6 +34,7 @@
 mod bucket;
 pub mod conformance;
 mod format;
+pub mod fuzz_entry;
 mod object;
 mod postgres;
 

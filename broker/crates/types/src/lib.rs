@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub mod fast;
+pub mod feature;
 pub use fast::{FastMap, FastSet};
+pub use feature::{FeatureLevel, FeatureLevels};
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {

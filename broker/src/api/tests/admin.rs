@@ -106,6 +106,16 @@ async fn a_new_topic_of_the_name_does_not_inherit_offsets() {
     client.delete("t").await;
     client.create("t", 1).await;
     assert_eq!(client.committed("g").await, [("other".to_owned(), 0)]);
+    // Nor if all who know of the deletion die before the creation.
+    assert_eq!(client.commit("g", &[("t", 0)]).await, [0]);
+    client.delete("t").await;
+    let c = c.reborn().await;
+    let mut client = c.client().await;
+    client.create("t", 1).await;
+    assert_eq!(client.committed("g").await, [("other".to_owned(), 0)]);
+    assert_eq!(client.commit("g", &[("t", 0)]).await, [0]);
+    let expected = [("other".to_owned(), 0), ("t".to_owned(), 0)];
+    assert_eq!(client.committed("g").await, expected);
 }
 
 #[tokio::test(start_paused = true)]

@@ -245,6 +245,22 @@ fn a_full_cache_evicts_what_is_idle_or_small_and_had_its_time() {
 }
 
 #[test]
+fn long_names_are_counted_for_what_they_take() {
+    let mut f = fixture();
+    let long = "x".repeat(30_000);
+    let (id, _) = f.round(
+        &request(0, 0, &[(&long, &[(0, 0), (1, 0)]), ("short", &[(0, 0)])]),
+        quiet,
+    );
+    let counted = |f: &Fixture| f.sessions.0.lock().partitions;
+    assert_eq!(counted(&f), 2 * (1 + 30_000 / NAME) + 1);
+    f.round(&request(id, 1, &[(&long, &[(2, 0)])]), quiet);
+    assert_eq!(counted(&f), 3 * (1 + 30_000 / NAME) + 1);
+    f.round(&forget(request(id, 2, &[]), &long, &[0, 1, 2]), quiet);
+    assert_eq!(counted(&f), 1);
+}
+
+#[test]
 fn sessions_are_bounded_in_size() {
     let mut f = fixture();
     let many: Vec<(i32, i64)> = (0..(PARTITIONS as i32 / 2)).map(|index| (index, 0)).collect();

@@ -11,6 +11,8 @@ use super::super::{Append, Producer};
 use super::*;
 use crate::config;
 
+mod stuck;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Answers commits with rising offsets, and remembers them in the order of their arrival.
@@ -79,7 +81,16 @@ struct Fixture {
     producer: Producer,
 }
 
+/// Every batch is a segment of its own: the order of segments is what is tested.
 fn fixture(
+    plan: impl Fn(Operation, &str) -> Decision + Send + Sync + 'static,
+    behaviour: impl Fn(&CommitFileRequest) -> Behaviour + Send + Sync + 'static,
+) -> Fixture {
+    fixture_with(1000, plan, behaviour)
+}
+
+fn fixture_with(
+    puts_per_second: u32,
     plan: impl Fn(Operation, &str) -> Decision + Send + Sync + 'static,
     behaviour: impl Fn(&CommitFileRequest) -> Behaviour + Send + Sync + 'static,
 ) -> Fixture {
@@ -93,9 +104,8 @@ fn fixture(
         calls: Mutex::default(),
         behaviour,
     });
-    // Every batch is a segment of its own: the order of segments is what is tested.
     let settings = config::Produce {
-        puts_per_second: 1000,
+        puts_per_second,
         ..config::Produce::default()
     };
     let metrics = Arc::new(Metrics::default());
@@ -414,12 +424,12 @@ async fn draining_flushes_at_once_and_waits_for_the_outcomes() {
 
 #[tokio::test(start_paused = true)]
 async fn who_cannot_wait_for_its_turn_gives_its_memory_back_and_its_object_is_deleted() {
-    // The first upload (and its hedge) takes 40 s.
+    // The first upload takes 40 s, and so do its two hedges.
     let puts = Mutex::new(0);
     let slow_first = move |operation, _: &str| {
         let mut puts = puts.lock();
         *puts += i32::from(operation == Operation::Put);
-        let slow = operation == Operation::Put && matches!(*puts, 1 | 3);
+        let slow = operation == Operation::Put && matches!(*puts, 1 | 3 | 4);
         Decision {
             delay: if slow { 40 * SECOND } else { Duration::ZERO },
             fault: Fault::None,

@@ -4,6 +4,7 @@ mod alter_configs;
 mod create_partitions;
 mod create_topics;
 mod delete_topics;
+mod update_features;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,9 +37,7 @@ impl ControllerService {
     ) -> Result<Judged, ReplicaError> {
         let mut results = Vec::with_capacity(items.len());
         for some in items.chunks(AT_ONCE) {
-            if let Output::Topics(judged) = self.submit(command(some.to_vec())).await? {
-                results.extend(judged);
-            }
+            results.extend(judged(self.submit(command(some.to_vec())).await, some.len())?);
         }
         Ok(results)
     }
@@ -46,6 +45,19 @@ impl ControllerService {
     fn deadline(&self, timeout_ms: i32) -> Instant {
         let wait = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
         self.env().instant() + wait.min(LONGEST_WAIT)
+    }
+}
+
+/// What the log made of a command for `count` topics. One that is too large for it stays so: its topics are refused, for
+/// the other errors say that another node may do better.
+fn judged(answer: Result<Output, ReplicaError>, count: usize) -> Result<Judged, ReplicaError> {
+    match answer {
+        Ok(Output::Topics(judged)) => Ok(judged),
+        Err(error @ ReplicaError::TooLarge { .. }) => {
+            Ok(vec![Err(ApiError::invalid_request(error.to_string())); count])
+        }
+        Ok(_) => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
 }
 
@@ -75,4 +87,22 @@ fn timed_out() -> ApiError {
         ResponseError::RequestTimedOut,
         "The request timed out; the work goes on.",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_log_can_take_is_refused_for_good_and_the_rest_goes_elsewhere() {
+        let too_large = ReplicaError::TooLarge { size: 9, limit: 8 };
+        let refused = judged(Err(too_large), 2).unwrap();
+        let codes: Vec<_> = refused.iter().map(|result| outcome(result).0).collect();
+        assert_eq!(codes, [ResponseError::InvalidRequest.code(); 2]);
+        let text = outcome(&refused[0]).1.unwrap();
+        assert!(text.contains("9 bytes") && text.contains('8'), "{text:?}");
+        for error in [ReplicaError::NotLeader, ReplicaError::Loading] {
+            assert_eq!(judged(Err(error.clone()), 2).unwrap_err(), error);
+        }
+    }
 }

@@ -345,6 +345,56 @@ fn orders_are_given_to_the_newest_heartbeat() {
 }
 
 #[test]
+fn a_heartbeat_that_was_overtaken_changes_nothing() {
+    let mut lab = Lab::new(1, Grace::default());
+    let mut said = node(0, "a");
+    lab.controller.heartbeat(&said, lab.now).unwrap();
+    let mut held = said.clone();
+    (held.failing, held.draining) = (vec![ShardId(0)], true);
+    held.sequence = 1;
+    said.sequence = 2;
+    lab.controller.heartbeat(&said, lab.now).unwrap();
+    let before = (lab.image(), lab.controller.changes());
+    lab.now += SESSION / 2;
+    lab.controller.heartbeat(&held, lab.now).unwrap();
+    assert_eq!((lab.image(), lab.controller.changes()), before);
+    // It shows that the node lives, all the same.
+    lab.now += SESSION / 2;
+    lab.controller.tick(lab.now);
+    assert_eq!(lab.image(), before.0);
+}
+
+#[test]
+fn a_node_whose_connection_ends_must_come_back_soon() {
+    let mut lab = Lab::new(2, Grace::default());
+    lab.add(node(0, "a"));
+    lab.add(node(1, "b"));
+    lab.rounds(10);
+    let brokers = |lab: &Lab| lab.image().brokers.len();
+    let (quick, killed) = (lab.nodes[&0].clone(), lab.nodes[&1].clone());
+    for said in [&quick, &killed] {
+        lab.controller.lost_connection(said, lab.now);
+    }
+    lab.nodes.remove(&1);
+    lab.rounds(4);
+    assert_eq!(brokers(&lab), 2);
+    lab.rounds(2);
+    assert_eq!(
+        (brokers(&lab), lab.leaders()),
+        (1, vec![0, 0]),
+        "long before its session ends"
+    );
+    // It has come back on another connection: the end of the former one tells nothing.
+    let mut back = quick.clone();
+    back.sequence += 1;
+    lab.controller.heartbeat(&back, lab.now).unwrap();
+    lab.controller.lost_connection(&quick, lab.now);
+    lab.nodes.clear();
+    lab.rounds(10);
+    assert_eq!(brokers(&lab), 1);
+}
+
+#[test]
 fn a_hand_over_does_not_wait_for_ever() {
     let mut lab = Lab::new(1, Grace::default());
     lab.add(node(0, "a"));

@@ -1,5 +1,7 @@
 mod admin;
 mod controller;
+mod earlier_releases;
+mod features;
 mod sagas;
 mod state;
 
@@ -17,7 +19,7 @@ use kafka_wire::messages::create_topics_request::{CreatableTopic, CreateTopicsRe
 use kafka_wire::messages::create_topics_response::CreateTopicsResponse;
 use metalog::{MetadataLog, ObjectLog, Owner};
 use parking_lot::Mutex;
-use types::{NodeId, ShardId, TopicId};
+use types::{FeatureLevels, NodeId, ShardId, TopicId};
 use uuid::Uuid;
 
 use crate::image::{ImageRecord, Shard};
@@ -53,6 +55,7 @@ fn node(id: i32, zone: &str) -> HeartbeatRequest {
         controller_epoch: 0,
         version: 0,
         max_wait_ms: 500,
+        supported: Some(FeatureLevels::SUPPORTED),
     }
 }
 
@@ -193,7 +196,7 @@ impl Lab {
             let mut said = node(id, zone);
             self.nodes.push(self.env.spawn(async move {
                 loop {
-                    let answer = controller.heartbeat(&said).await;
+                    let answer = controller.heartbeat(&said, std::future::pending()).await;
                     if answer.error_code != 0 {
                         return;
                     }

@@ -231,7 +231,9 @@ async fn a_deposed_controller_says_so() {
         .with_topics(vec![creatable("t", 1)])
         .with_timeout_ms(1_000);
     assert!(first.create_topics(&request).await.is_err());
-    let answer = first.heartbeat(&super::node(5, "a")).await;
+    let answer = first
+        .heartbeat(&super::node(5, "a"), std::future::pending())
+        .await;
     assert_eq!(answer.error_code, ResponseError::NotController.code());
     assert!(second.metadata().cluster_id == first.metadata().cluster_id);
 }

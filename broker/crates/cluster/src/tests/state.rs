@@ -3,7 +3,7 @@ use std::sync::Arc;
 use coordinator::replica::StateMachine;
 use kafka_wire::ResponseError;
 use proptest::prelude::*;
-use types::{LogOffset, Timestamp, TopicId};
+use types::{FeatureLevel, FeatureLevels, LogOffset, Timestamp, TopicId};
 use uuid::Uuid;
 
 use crate::ApiError;
@@ -42,12 +42,13 @@ struct Log {
 impl Log {
     fn new(shards: u32) -> Log {
         let mut log = Log {
-            state: ClusterState::new().0,
+            state: ClusterState::new(FeatureLevels::SUPPORTED).0,
             slots: Vec::new(),
         };
         log.run(&Command::Format {
             cluster_id: "cluster".into(),
             shards,
+            feature_level: FeatureLevel::FIRST,
         });
         log
     }
@@ -81,7 +82,7 @@ fn error(result: &Result<Arc<TopicRecord>, ApiError>) -> ResponseError {
 
 #[test]
 fn a_pending_topic_counts_until_it_is_rolled_back() {
-    let mut state = ClusterState::new().0;
+    let mut state = ClusterState::new(FeatureLevels::SUPPORTED).0;
     let command = create(vec![new_topic(1, "t", 1)]);
     state.speculate(NOW, &command).unwrap();
     let Output::Topics(second) = state
@@ -157,13 +158,14 @@ fn the_name_of_a_deleted_topic_is_free_and_its_id_is_not() {
 #[test]
 fn shards_are_added_and_never_taken_away_and_groups_stay() {
     let mut log = Log::new(3);
-    let (state, metadata) = ClusterState::new();
+    let (state, metadata) = ClusterState::new(FeatureLevels::SUPPORTED);
     log.state = state;
     log.slots.clear();
     for (shards, expected) in [(3, 3), (5, 5), (2, 5)] {
         log.run(&Command::Format {
             cluster_id: format!("c{shards}"),
             shards,
+            feature_level: FeatureLevel::FIRST,
         });
         let known = metadata.borrow().clone();
         assert_eq!(
@@ -202,7 +204,7 @@ fn what_is_only_validated_leaves_no_trace() {
 
 #[test]
 fn damaged_entries_are_refused() {
-    let mut state = ClusterState::new().0;
+    let mut state = ClusterState::new(FeatureLevels::SUPPORTED).0;
     for bytes in [&b"\x00\x09"[..], b"\x07", b""] {
         assert!(
             state
@@ -249,12 +251,12 @@ proptest! {
         }
         let expected = log.snapshot();
         let cut = ((log.slots.len() as f64 * cut) as usize).max(1);
-        let mut half = ClusterState::new().0;
+        let mut half = ClusterState::new(FeatureLevels::SUPPORTED).0;
         for (offset, entries) in log.slots[..cut].iter().enumerate() {
             half.apply(LogOffset(offset as u64), entries).unwrap();
         }
         let (offset, snapshot) = half.snapshot().unwrap();
-        let mut rest = ClusterState::new().0;
+        let mut rest = ClusterState::new(FeatureLevels::SUPPORTED).0;
         rest.restore(offset, snapshot).unwrap();
         // Slots that are in the snapshot do nothing.
         for (offset, entries) in log.slots.iter().enumerate() {

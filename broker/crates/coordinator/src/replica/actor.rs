@@ -88,7 +88,9 @@ impl<S: StateMachine> Actor<S> {
         // Held until the callers that still wait have been told: nobody can send to an actor that is gone.
         let end = self.live(owner).await;
         match &end {
-            End::Failed(reason) => tracing::error!(log = name, reason, "replica failed"),
+            End::Failed(reason) | End::Unsupported(reason) => {
+                tracing::error!(log = name, reason, "replica failed");
+            }
             end => tracing::info!(log = name, ?end, "replica ended"),
         }
         let Actor {
@@ -169,6 +171,9 @@ impl From<LogError> for End {
 
 impl From<StateError> for End {
     fn from(error: StateError) -> End {
-        End::Failed(error.to_string())
+        match error {
+            StateError::Unsupported(_) => End::Unsupported(error.to_string()),
+            StateError::Corrupt(_) | StateError::View(_) => End::Failed(error.to_string()),
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! Following a log without leading it: the state stays warm, so that taking over is a matter of a few slots.
 //!
-//! A follower polls. It never asks the leader for anything, so a leader that hangs does not hold it up, and all it
-//! applies is durable: a slot that can be read is part of the log for good.
+//! A follower polls, sooner if the log tells that it has grown. It never asks the leader for anything, so a leader that
+//! hangs does not hold it up, and all it applies is durable: a slot that can be read is part of the log for good.
+
+use std::time::Duration;
 
 use env::Env;
 use metalog::{LogError, MetadataLog};
@@ -10,6 +12,9 @@ use types::LogOffset;
 
 use super::open::{READ_BYTES, join};
 use super::{End, Options, StateMachine, Status};
+
+/// Shortest pause between two looks, however often the log tells that it has grown.
+const GATHER: Duration = Duration::from_millis(5);
 
 /// Applies what the log gets, until something breaks for good.
 pub(super) async fn follow_log<S: StateMachine>(
@@ -24,23 +29,32 @@ pub(super) async fn follow_log<S: StateMachine>(
     loop {
         let looked = env.instant();
         let before = state.applied();
-        match catch_up(log, state).await {
+        let caught_up = match catch_up(log, state).await {
             Ok(()) => {
                 status.send_replace(Status::Following {
                     applied: state.applied(),
                     current: Some(looked),
                 });
+                true
             }
             Err(Stopped::Unavailable(reason)) => {
                 tracing::debug!(log = name, reason, "the log cannot be followed; trying again");
+                false
             }
             Err(Stopped::Ended(end)) => return end,
-        }
+        };
         pause = match state.applied() == before {
             true => (pause * 2).min(options.idle_poll_interval),
             false => options.poll_interval,
         };
-        env.sleep(env.jittered(pause)).await;
+        // What is appended in a burst is read together.
+        env.sleep(GATHER).await;
+        let next = state.applied().map_or(LogOffset(0), LogOffset::next);
+        tokio::select! {
+            biased;
+            () = log.changed(next), if caught_up => {}
+            () = env.sleep(env.jittered(pause)) => {}
+        }
     }
 }
 

@@ -42,6 +42,8 @@ pub enum End {
     },
     /// Log or state broke down; the text says how.
     Failed(String),
+    /// The log is of a later release than this node's; the text says which versions differ.
+    Unsupported(String),
 }
 
 /// Why a command was not answered.
@@ -173,7 +175,9 @@ impl<S: StateMachine> ReplicaHandle<S> {
 pub(super) fn error_of(status: &Status) -> ReplicaError {
     match status {
         Status::Opening => ReplicaError::Loading,
-        Status::Ended(End::Failed(reason)) => ReplicaError::Unavailable(reason.clone()),
+        Status::Ended(End::Failed(reason) | End::Unsupported(reason)) => {
+            ReplicaError::Unavailable(reason.clone())
+        }
         // Leading, but the actor is gone: the node is being ended.
         Status::Following { .. } | Status::Ended(_) | Status::Leading { .. } => ReplicaError::NotLeader,
     }

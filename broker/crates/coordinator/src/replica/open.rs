@@ -40,15 +40,16 @@ pub(super) async fn open<S: StateMachine>(
         snapshot_offset = snapshot.offset;
         let behind = next < opened.log_start || state.applied().is_none();
         // The first slot after the snapshot may be 0: then the snapshot holds nothing.
-        if let (true, Some(last)) = (behind || next > opened.tail, snapshot.offset.0.checked_sub(1)) {
+        if let (true, Some(last)) = (behind, snapshot.offset.0.checked_sub(1)) {
             let pieces = retry(env, name, || log.get_snapshot(snapshot)).await?;
             state.restore(LogOffset(last), join(pieces))?;
             next = snapshot.offset;
         }
     }
+    // Beyond the tail: the log has lost what it held when this replica followed it. That must not go unnoticed.
     if next > opened.tail || next < opened.log_start {
         let reason = format!(
-            "state at {next} does not belong to a log of {}..{}",
+            "state at {next} does not belong to a log of {}..{}: slots are lost",
             opened.log_start, opened.tail
         );
         return Err(End::Failed(reason));

@@ -11,6 +11,7 @@ use super::entry::{
     Change, ExpiredEntry, FileCommitted, FileTakenOver, Objects, PartitionBatches, PartitionsCreated,
     RecordsDeleted, TopicsDeleted, decode,
 };
+use super::packed::Packed;
 use super::producer::{self, Producer, Remembered};
 use super::schema::{self, file_state};
 use super::state::{Counters, Partition, ShardState, read_producer};
@@ -59,7 +60,7 @@ impl ShardState {
                 applying.db.execute("DELETE FROM offsets", ())?;
             }
             for entry in entries {
-                let (time, change) = decode(entry.clone())?;
+                let (time, change) = decode(entry.clone(), self.features.supported)?;
                 applying.counters.log_time = applying.counters.log_time.max(time);
                 applying.apply(time, change)?;
             }
@@ -102,7 +103,7 @@ impl Applying<'_> {
         match change {
             Change::PartitionsCreated(created) => self.partitions_created(&created),
             Change::TopicsDeleted(deleted) => self.topics_deleted(time, &deleted),
-            Change::FileCommitted(file) => self.file_committed(time, file),
+            Change::FileCommitted(file) | Change::FilePacked(Packed(file)) => self.file_committed(time, file),
             Change::RecordsDeleted(deleted) => self.records_deleted(&deleted),
             Change::Purged(purged) => self.purge(time, purged.limit),
             Change::FileTakenOver(file) => self.taken_over(time, &file),

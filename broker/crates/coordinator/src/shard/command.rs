@@ -47,7 +47,7 @@ pub enum Command {
         /// Offsets to store with it.
         offsets: Vec<OffsetCommit>,
     },
-    /// Stores offsets of a group.
+    /// Stores offsets of a group; none, if one is of a topic that is known to be deleted.
     CommitOffsets {
         /// Group id.
         group: String,
@@ -83,7 +83,7 @@ pub struct Expired {
 pub struct OffsetCommit {
     /// Topic name: offsets outlive the identity of a topic in old clients.
     pub topic: String,
-    /// Identity of the topic, if the client (or broker) gave it.
+    /// Identity of the topic, as the broker knew it that the client has spoken to.
     pub topic_id: Option<TopicId>,
     /// Partition index.
     pub partition: i32,

@@ -1,7 +1,13 @@
 //! What a shard writes to its log. Entries say what was decided, in full: replay needs no checks and no clock.
 //!
-//! An entry is a version byte, the log time (ms) and the change. New fields are added as tags; a new kind of change,
-//! or a new meaning of an old one, needs a version that every node of the cluster reads.
+//! An entry is a version byte, the log time (ms) and the change. New fields are added as tags. A new kind of change, or a
+//! new meaning of an old one, needs a new version, and a level of `diskless.version` from which it is written (ADR 0012): below
+//! that level there may be nodes that do not read it.
+//!
+//! | version | from level | what is new |
+//! | --- | --- | --- |
+//! | 0 | 1 | all but `FilePacked` |
+//! | 1 | 2 | `FilePacked` |
 #![allow(
     missing_docs,
     reason = "a field is explained where its name does not say it all"
@@ -10,14 +16,19 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_wire::flex::{Decode, Encode};
 use kafka_wire::{flex_enum, flex_struct};
-use types::{NodeId, ShardId, Timestamp, TopicId, TopicPartition};
+use types::feature::FEATURE;
+use types::{FeatureLevel, FeatureLevels, NodeId, ShardId, Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
 
 use super::command::{Expired, OffsetCommit};
+use super::packed::Packed;
 use crate::protocol::DeleteTopic;
 use crate::replica::StateError;
 
-const VERSION: u8 = 0;
+/// Of entries with a packed file.
+const PACKED: u8 = 1;
+/// Of all others.
+const PLAIN: u8 = 0;
 
 flex_enum! {
     /// A change of a shard.
@@ -34,6 +45,7 @@ flex_enum! {
         10 => OffsetsCommitted(OffsetsCommitted),
         11 => OffsetsDeleted(OffsetsDeleted),
         12 => Expired(ExpiredEntry),
+        13 => FilePacked(Packed),
     }
 }
 
@@ -196,18 +208,25 @@ impl From<&Expired> for ExpiredEntry {
 /// The bytes of an entry.
 pub fn encode(time: Timestamp, change: &Change) -> Bytes {
     let mut out = BytesMut::new();
-    out.put_u8(VERSION);
+    out.put_u8(match change {
+        Change::FilePacked(_) => PACKED,
+        _ => PLAIN,
+    });
     time.encode(&mut out);
     change.encode(&mut out);
     out.freeze()
 }
 
-/// Reads an entry.
-pub fn decode(mut bytes: Bytes) -> Result<(Timestamp, Change), StateError> {
+/// Reads an entry, on a node that supports `levels`.
+pub fn decode(mut bytes: Bytes, levels: FeatureLevels) -> Result<(Timestamp, Change), StateError> {
     let version = u8::decode(&mut bytes).map_err(corrupt)?;
-    if version != VERSION {
-        return Err(StateError::Corrupt(format!(
-            "log entry has version {version}, this build reads {VERSION}"
+    let newest = match levels.contains(FeatureLevel::PACKED_FILES) {
+        true => PACKED,
+        false => PLAIN,
+    };
+    if version > newest {
+        return Err(StateError::Unsupported(format!(
+            "a log entry has version {version}; this node reads up to {newest}, it supports {FEATURE} {levels}"
         )));
     }
     let time = Timestamp::decode(&mut bytes).map_err(corrupt)?;

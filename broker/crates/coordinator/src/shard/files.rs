@@ -30,42 +30,58 @@ const HAND_OVERS: usize = 32;
 impl ShardService {
     /// Hands files that are dead here to their next owners.
     pub(super) async fn hand_files_over(&self, jobs: &Jobs) -> Pass {
-        // A shard that cannot be reached must not hold up the files of the others.
+        // A shard that cannot be reached must not hold up the files of the others, however many wait for it.
         let mut unreachable: BTreeSet<ShardId> = BTreeSet::new();
-        let now = self.env.now();
-        let dead = self
-            .read(|db| queries::dead_files(db, file_state::HAND_OVER, now, 10 * FILES))
-            .await?;
-        for files in dead.chunks(HAND_OVERS) {
-            let mut calls = Vec::new();
-            for DeadFile { object, size, owners } in files {
-                let Some((_, owners)) = owners.split_first() else {
-                    continue;
-                };
-                let Some(&next) = owners.first() else { continue };
-                if unreachable.contains(&next) {
-                    continue;
-                }
-                let call = (jobs.hand_over)(HandOverFileRequest {
-                    shard: next,
-                    object: *object,
-                    size: *size,
-                    owners: owners.to_vec(),
-                });
-                calls.push(async move { (next, *object, call.await) });
+        let mut after = Place::default();
+        loop {
+            let now = self.env.now();
+            let dead = self
+                .scan(move |db| queries::files_after(db, file_state::HAND_OVER, after, now, FILES))
+                .await?;
+            let Some((last, _)) = dead.last() else {
+                return Ok(());
+            };
+            after = *last;
+            for files in dead.chunks(HAND_OVERS) {
+                self.hand_over(jobs, files, &mut unreachable).await?;
             }
-            let mut taken = Vec::new();
-            for (next, object, code) in futures::future::join_all(calls).await {
-                if code == codes::NONE {
-                    taken.push(object);
-                } else {
-                    tracing::debug!(shard = %self.shard(), %next, code, "hand-over of a file failed, it is repeated");
-                    unreachable.insert(next);
-                }
+        }
+    }
+
+    async fn hand_over(
+        &self,
+        jobs: &Jobs,
+        files: &[(Place, DeadFile)],
+        unreachable: &mut BTreeSet<ShardId>,
+    ) -> Pass {
+        let mut calls = Vec::new();
+        for (_, DeadFile { object, size, owners }) in files {
+            let Some((_, owners)) = owners.split_first() else {
+                continue;
+            };
+            let Some(&next) = owners.first() else { continue };
+            if unreachable.contains(&next) {
+                continue;
             }
-            if !taken.is_empty() {
-                self.submit(Command::FilesHandedOver(taken)).await?;
+            let call = (jobs.hand_over)(HandOverFileRequest {
+                shard: next,
+                object: *object,
+                size: *size,
+                owners: owners.to_vec(),
+            });
+            calls.push(async move { (next, *object, call.await) });
+        }
+        let mut taken = Vec::new();
+        for (next, object, code) in futures::future::join_all(calls).await {
+            if code == codes::NONE {
+                taken.push(object);
+            } else {
+                tracing::debug!(shard = %self.shard(), %next, code, "hand-over of a file failed, it is repeated");
+                unreachable.insert(next);
             }
+        }
+        if !taken.is_empty() {
+            self.submit(Command::FilesHandedOver(taken)).await?;
         }
         Ok(())
     }
@@ -78,7 +94,7 @@ impl ShardService {
             let after = *asked.lock();
             let older_than = self.env.now().plus(-millis(jobs.options.file_grace));
             let waiting = self
-                .read(|db| queries::files_after(db, file_state::WAITING, after, older_than, FILES))
+                .scan(move |db| queries::files_after(db, file_state::WAITING, after, older_than, FILES))
                 .await?;
             let Some(last) = waiting.last().map(|(place, _)| *place) else {
                 return Ok(());
@@ -132,7 +148,7 @@ impl ShardService {
             };
             let older_than = self.env.now().plus(-grace);
             let dead = self
-                .read(|db| queries::files_after(db, file_state::DELETE, after, older_than, FILES))
+                .scan(move |db| queries::files_after(db, file_state::DELETE, after, older_than, FILES))
                 .await?;
             let Some((last, _)) = dead.last() else {
                 return Ok(());
@@ -140,7 +156,7 @@ impl ShardService {
             // What fails is tried once a pass, and keeps nothing else from being deleted.
             after = *last;
             // Who was deposed meanwhile must not go on deleting by an old view.
-            self.strict_read(|_| Ok(())).await?;
+            self.barrier().await?;
             let keys: Vec<_> = dead
                 .iter()
                 .map(|(_, file)| (jobs.object_key)(file.object))

@@ -46,15 +46,15 @@ impl ShardService {
         .map(done)
     }
 
-    /// Stores offsets of a group, all or nothing. Returns when they are durable.
+    /// Stores offsets of a group, all or nothing. Returns when they are durable. False: nothing is stored, one of the
+    /// topics has been deleted.
     pub async fn commit_offsets(
         &self,
         group: String,
         offsets: Vec<OffsetCommit>,
-    ) -> Result<(), ReplicaError> {
-        self.submit(Command::CommitOffsets { group, offsets })
-            .await
-            .map(done)
+    ) -> Result<bool, ReplicaError> {
+        let output = self.submit(Command::CommitOffsets { group, offsets }).await?;
+        Ok(!matches!(output, Output::Refused(_)))
     }
 
     /// Forgets offsets of a group, named by topic and partition; those that are not there are no error.
@@ -70,7 +70,7 @@ impl ShardService {
 
     /// All groups, by id: with metadata, with offsets only, or both. For the start of a group coordinator. Strict.
     pub async fn load_groups(&self) -> Result<Vec<StoredGroup>, ReplicaError> {
-        self.strict_read(load_groups).await
+        self.strict_scan(load_groups).await
     }
 
     /// The offsets of a group, by topic and partition. `None`: all. Those that were never committed are left out.
@@ -80,7 +80,7 @@ impl ShardService {
         group: String,
         partitions: Option<Vec<(String, i32)>>,
     ) -> Result<Vec<StoredOffset>, ReplicaError> {
-        self.strict_read(move |db| fetch_offsets(db, &group, partitions.as_deref()))
+        self.strict_scan(move |db| fetch_offsets(db, &group, partitions.as_deref()))
             .await
     }
 }

@@ -110,6 +110,7 @@ impl ShardService {
     pub async fn run_jobs(&self, jobs: &Jobs) {
         let options = &jobs.options;
         let asked = Mutex::new(Place::default());
+        let forgotten = Mutex::new(0);
         let all = async {
             if self.leading().await.is_err() {
                 return;
@@ -122,7 +123,8 @@ impl ShardService {
                 self.repeat("waiting files", options.file_interval, || self
                     .ask_first_owners(jobs, &asked)),
                 self.repeat("deletion", options.file_interval, || self.delete_files(jobs)),
-                self.repeat("expiry", options.expiry_interval, || self.expire(options)),
+                self.repeat("expiry", options.expiry_interval, || self
+                    .expire(options, &forgotten)),
                 self.repeat("checkpoint", Duration::from_millis(250), || self
                     .checkpoint(options.wal_bytes)),
             );
@@ -150,7 +152,7 @@ impl ShardService {
 
     /// Moves log starts up to where retention wants them, at once however much that is.
     pub(super) async fn retention_pass(&self, jobs: &Jobs) -> Pass {
-        let mut work: Vec<TopicPartition> = self.read(queries::partitions).await?;
+        let mut work: Vec<TopicPartition> = self.scan(queries::partitions).await?;
         while !work.is_empty() {
             let mut again = Vec::new();
             let mut moves = Vec::new();
@@ -161,7 +163,7 @@ impl ShardService {
                 };
                 let keep_from = (config.retention_ms >= 0).then(|| self.env.now().plus(-config.retention_ms));
                 let boundary = self
-                    .read(|db| {
+                    .scan(move |db| {
                         queries::retention(db, &id, keep_from, config.retention_bytes, RETENTION_BATCHES)
                     })
                     .await?;
@@ -208,16 +210,18 @@ impl ShardService {
         Ok(())
     }
 
-    /// Forgets producers, results and tombstones that are too old.
-    pub(super) async fn expire(&self, options: &JobOptions) -> Pass {
+    /// Forgets producers, results and tombstones that are too old. Files get older in the order of their ids:
+    /// `forgotten` is the last one whose results went.
+    async fn expire(&self, options: &JobOptions, forgotten: &Mutex<u64>) -> Pass {
         let before = |age: Duration| -> Timestamp { self.env.now().plus(-millis(age)) };
         let (producers_before, results_before) =
             (before(options.producer_expiry), before(options.result_expiry));
         let tombstones_before = before(options.tombstone_expiry);
-        let (mut producer, mut file) = ((0, i64::MIN), 0);
+        let mut producer = (0, i64::MIN);
         loop {
+            let file = *forgotten.lock();
             let (producers, results, tombstones) = self
-                .read(|db| {
+                .scan(move |db| {
                     let producers = queries::idle_producers(db, producers_before, producer, EXPIRE)?;
                     let results = queries::old_results(db, results_before, file, EXPIRE)?;
                     Ok((
@@ -231,7 +235,7 @@ impl ShardService {
                 return Ok(());
             }
             producer = producers.last().copied().unwrap_or(producer);
-            file = results.last().copied().unwrap_or(file);
+            let file = results.last().copied().unwrap_or(file);
             let expired = Expired {
                 producers,
                 producers_before,
@@ -239,6 +243,7 @@ impl ShardService {
                 tombstones,
             };
             self.submit(Command::Expire(expired)).await?;
+            *forgotten.lock() = file;
         }
     }
 }

@@ -1,16 +1,19 @@
 //! What a command comes to, given committed and pending state. Nothing here writes to SQLite.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use types::{FastMap, FastSet, ShardId, Timestamp, TopicPartition};
+use std::collections::BTreeSet;
+
+use types::{FastMap, FastSet, FeatureLevel, ShardId, Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
 
 use super::entry::{
     Batch, BatchProducer, Change, FileCommitted, FileTakenOver, GroupPut, Objects, OffsetsCommitted,
     OffsetsDeleted, PartitionBatches, PartitionsCreated, Purged, RecordsDeleted, TopicsDeleted, encode,
 };
+use super::packed::Packed;
 use super::producer::{self, Remembered, Verdict};
+use super::results::{self, failed};
 use super::state::{File, Partition, ShardState};
-use super::{Command, Expired, Output, queries};
+use super::{Command, Expired, OffsetCommit, Output, queries};
 use crate::codes;
 use crate::protocol::{
     BatchRequest, BatchResult, CommitFileRequest, CreatePartitionsRequest, DeleteRecordsPartition,
@@ -63,14 +66,7 @@ impl ShardState {
                 };
                 self.log(now, Output::Done, &Change::GroupPut(put))
             }
-            Command::CommitOffsets { group, offsets } => {
-                let offsets = offsets.iter().map(Into::into).collect();
-                let committed = OffsetsCommitted {
-                    group: group.clone(),
-                    offsets,
-                };
-                self.log(now, Output::Done, &Change::OffsetsCommitted(committed))
-            }
+            Command::CommitOffsets { group, offsets } => self.judge_commit_offsets(now, group, offsets),
             Command::DeleteOffsets { group, partitions } => {
                 let deleted = OffsetsDeleted {
                     group: group.clone(),
@@ -89,6 +85,21 @@ impl ShardState {
             output,
             entry: Some(encode(time, change)),
         })
+    }
+
+    fn judge_commit_offsets(&mut self, now: Timestamp, group: &str, offsets: &[OffsetCommit]) -> Judged {
+        let topics: BTreeSet<TopicId> = offsets.iter().filter_map(|offset| offset.topic_id).collect();
+        for topic in topics {
+            if self.is_deleted(topic)? {
+                // The request was held up on its way. Kept by name, its offsets would be those of a later topic.
+                return unchanged(Output::Refused(codes::UNKNOWN_TOPIC_ID));
+            }
+        }
+        let committed = OffsetsCommitted {
+            group: group.to_owned(),
+            offsets: offsets.iter().map(Into::into).collect(),
+        };
+        self.log(now, Output::Done, &Change::OffsetsCommitted(committed))
     }
 
     fn judge_create(&mut self, now: Timestamp, request: &CreatePartitionsRequest) -> Judged {
@@ -259,7 +270,7 @@ impl ShardState {
         if let Some(file) = self.file(&request.object)? {
             let first = file
                 .results
-                .and_then(|results| self.unpack(results, &request.batches));
+                .and_then(|packed| results::unpack(packed, &request.batches, |id| self.log_start(id)));
             return match first {
                 Some(batches) => unchanged(Output::Committed {
                     error_code: codes::NONE,
@@ -285,7 +296,7 @@ impl ShardState {
         }
         let id = self.pending.counters.next_file;
         self.pending.counters.next_file += 1;
-        let results = pack(&batches);
+        let results = results::pack(&batches);
         let settled = request.owners.first() == Some(&self.shard);
         self.pending.files.insert(
             request.object,
@@ -303,14 +314,23 @@ impl ShardState {
             results,
             partitions: file.partitions,
         };
+        let change = match (self.features.finalized)() >= FeatureLevel::PACKED_FILES {
+            true => Change::FilePacked(Packed(committed)),
+            false => Change::FileCommitted(committed),
+        };
         self.log(
             now,
             Output::Committed {
                 error_code: codes::NONE,
                 batches,
             },
-            &Change::FileCommitted(committed),
+            &change,
         )
+    }
+
+    /// -1 for a partition that is not here.
+    fn log_start(&self, id: &TopicPartition) -> i64 {
+        self.partition(id).map_or(-1, |partition| partition.log_start)
     }
 
     fn judge_batch(
@@ -420,72 +440,6 @@ impl ShardState {
             log_start_offset,
             duplicate: false,
         })
-    }
-
-    /// The first answer to a commit, for the same request again. Log starts are those of now. `None` if the request
-    /// is not the same.
-    fn unpack(&self, mut packed: Bytes, batches: &[BatchRequest]) -> Option<Vec<BatchResult>> {
-        let mut results = Vec::with_capacity(batches.len());
-        for batch in batches {
-            let id = TopicPartition {
-                topic: batch.topic,
-                partition: batch.partition,
-            };
-            let log_start_offset = self.partition(&id).map_or(-1, |partition| partition.log_start);
-            let kind = packed.try_get_u8().ok()?;
-            if kind & REFUSED != 0 {
-                results.push(failed(packed.try_get_i16().ok()?, log_start_offset));
-                continue;
-            }
-            let base_offset = packed.try_get_i64().ok()?;
-            let log_append_time = Timestamp(if kind & WITH_TIME != 0 {
-                packed.try_get_i64().ok()?
-            } else {
-                -1
-            });
-            let duplicate = kind & DUPLICATE != 0;
-            results.push(BatchResult {
-                error_code: codes::NONE,
-                base_offset,
-                log_append_time,
-                log_start_offset,
-                duplicate,
-            });
-        }
-        packed.is_empty().then_some(results)
-    }
-}
-
-const REFUSED: u8 = 1;
-const DUPLICATE: u8 = 2;
-const WITH_TIME: u8 = 4;
-
-/// Results as they are kept with the file: 9 bytes a batch where nothing is special.
-fn pack(results: &[BatchResult]) -> Bytes {
-    let mut out = BytesMut::with_capacity(results.len() * 9);
-    for result in results {
-        if result.error_code != codes::NONE {
-            out.put_u8(REFUSED);
-            out.put_i16(result.error_code);
-            continue;
-        }
-        let with_time = result.log_append_time.0 >= 0;
-        out.put_u8(u8::from(result.duplicate) * DUPLICATE + u8::from(with_time) * WITH_TIME);
-        out.put_i64(result.base_offset);
-        if with_time {
-            out.put_i64(result.log_append_time.0);
-        }
-    }
-    out.freeze()
-}
-
-fn failed(error_code: i16, log_start_offset: i64) -> BatchResult {
-    BatchResult {
-        error_code,
-        base_offset: -1,
-        log_append_time: Timestamp(-1),
-        log_start_offset,
-        duplicate: false,
     }
 }
 

@@ -181,9 +181,12 @@ fn list_offset(db: &Connection, wanted: &ListOffsetsPartition) -> Result<ListOff
 
 /// The time of the oldest live file (-1: none), and which of `objects` this shard still has to do with.
 pub fn describe_files(db: &Connection, objects: &[Uuid]) -> Result<(Timestamp, Vec<Uuid>)> {
+    // Not by the table: the files that died within a day stand before the first live one.
     let oldest = db
-        .prepare_cached("SELECT committed_at FROM files WHERE state = ? ORDER BY id LIMIT 1")?
-        .query_row((file_state::LIVE,), |row| row.get(0))
+        .prepare_cached(
+            "SELECT committed_at FROM files INDEXED BY live_files WHERE state = 0 ORDER BY id LIMIT 1",
+        )?
+        .query_row((), |row| row.get(0))
         .optional()?;
     let mut exists = db.prepare_cached("SELECT 1 FROM files WHERE object = ? AND state != ?")?;
     let mut known = Vec::new();
@@ -207,13 +210,7 @@ pub struct DeadFile {
 /// Where a file stands among those of its state: since when it is in it, and its id.
 pub type Place = (Timestamp, i64);
 
-/// Files that are in a state since `older_than` or before, the oldest first.
-pub fn dead_files(db: &Connection, state: i64, older_than: Timestamp, limit: usize) -> Result<Vec<DeadFile>> {
-    let files = files_after(db, state, Place::default(), older_than, limit)?;
-    Ok(files.into_iter().map(|(_, file)| file).collect())
-}
-
-/// As [`dead_files`], those that stand behind `after`, with their places.
+/// Files that are in a state since `older_than` or before and stand behind `after`, the oldest first, with their places.
 pub fn files_after(
     db: &Connection,
     state: i64,

@@ -87,6 +87,7 @@ const TABLES: &str = "
 const ADDED: &str = "
     CREATE TABLE IF NOT EXISTS deleted_topics (topic BLOB PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS deleted_topics_by_time ON deleted_topics (at);
+    CREATE INDEX IF NOT EXISTS live_files ON files (id) WHERE state = 0;
 ";
 
 /// Values of `files.state`.

@@ -13,7 +13,7 @@ use types::{Epoch, LogOffset, ShardId, Timestamp};
 
 use super::state::{Shared, remove_all, view};
 use super::tail::News;
-use super::{Command, Output, ShardState, queries, schema};
+use super::{Command, Features, Output, ShardState, queries, schema};
 use crate::codes;
 use crate::protocol::{
     CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest,
@@ -30,7 +30,7 @@ const MAX_TAIL_WAIT: Duration = Duration::from_secs(30);
 const MAX_STALENESS: Duration = Duration::from_secs(10);
 
 /// What a shard needs to know to run.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ShardOptions {
     /// Which shard it is.
     pub shard: ShardId,
@@ -38,6 +38,8 @@ pub struct ShardOptions {
     pub data_dir: PathBuf,
     /// Bounds of the replica.
     pub replica: Options,
+    /// Formats of the log.
+    pub features: Features,
 }
 
 /// A shard that this node leads, is about to lead, or follows. Shared by everybody who serves requests; it stops when
@@ -115,7 +117,7 @@ impl ShardService {
         remove_all(&lives)?;
         let dir = lives.join(format!("{:016x}", env.random_u64()));
         let shared = Shared::new(&dir);
-        let state = ShardState::create(shard, &dir, shared.clone())?;
+        let state = ShardState::create(shard, &dir, shared.clone(), options.features)?;
         let name = format!("shard-{shard}");
         let replica = begin(env, &name, log, state, owner, options.replica)
             .map_err(|error| StateError::View(format!("thread {name}: {error}")))?;
@@ -202,13 +204,28 @@ impl ShardService {
         self.read_view(read).await
     }
 
-    /// Reads the committed state, whoever leads. A view that cannot be read is given up, with the replica: it will be
-    /// built anew.
+    /// Like [`ShardService::read`], for what looks at many rows: beside the tasks that serve requests.
+    pub(super) async fn scan<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, ReplicaError> {
+        self.replica.check_leading()?;
+        let shared = self.shared.clone();
+        let done = self.env.blocking(move || shared.readers.read(read)).await;
+        self.readable(done).await
+    }
+
+    /// Reads the committed state, whoever leads.
     async fn read_view<T>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, ReplicaError> {
-        match self.shared.readers.read(read) {
+        self.readable(self.shared.readers.read(read)).await
+    }
+
+    /// A view that cannot be read is given up, with the replica: it will be built anew.
+    async fn readable<T>(&self, done: rusqlite::Result<T>) -> Result<T, ReplicaError> {
+        match done {
             Ok(value) => Ok(value),
             Err(error) => {
                 let reason = format!("reading the view of shard {}: {error}", self.shard);
@@ -218,15 +235,21 @@ impl ShardService {
         }
     }
 
-    /// Reads a state that has everything that was answered before the call.
-    pub(super) async fn strict_read<T>(
-        &self,
-        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, ReplicaError> {
+    /// What is read from here on has everything that was answered before the call.
+    pub(super) async fn barrier(&self) -> Result<(), ReplicaError> {
         if !env::mutation("list-without-barrier") {
             self.replica.barrier().await?;
         }
-        self.read(read).await
+        Ok(())
+    }
+
+    /// [`ShardService::scan`] behind a [`ShardService::barrier`].
+    pub(super) async fn strict_scan<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, ReplicaError> {
+        self.barrier().await?;
+        self.scan(read).await
     }
 
     /// `DisklessCreatePartitions`
@@ -273,7 +296,7 @@ impl ShardService {
     /// `DisklessListOffsets`; strict.
     pub async fn list_offsets(&self, request: ListOffsetsRequest) -> ListOffsetsResponse {
         match self
-            .strict_read(|db| queries::list_offsets(db, &request.partitions))
+            .strict_scan(move |db| queries::list_offsets(db, &request.partitions))
             .await
         {
             Ok(partitions) => ListOffsetsResponse {
@@ -303,7 +326,8 @@ impl ShardService {
                 return Ok(found);
             }
             // A leader that was deposed, or a follower, knows too little to send a consumer back.
-            self.strict_read(find).await
+            self.barrier().await?;
+            self.read(find).await
         };
         match found.await {
             Ok((applied, partitions)) => FindBatchesResponse {
@@ -322,7 +346,7 @@ impl ShardService {
     /// `DisklessDescribeFiles`; strict, because objects are deleted by what it says.
     pub async fn describe_files(&self, request: DescribeFilesRequest) -> DescribeFilesResponse {
         match self
-            .strict_read(|db| queries::describe_files(db, &request.objects))
+            .strict_scan(move |db| queries::describe_files(db, &request.objects))
             .await
         {
             Ok((oldest_file, known)) => DescribeFilesResponse {

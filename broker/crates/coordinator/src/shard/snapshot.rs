@@ -46,11 +46,14 @@ pub fn stage(dir: &Path, offset: LogOffset, snapshot: &[u8]) -> Result<PathBuf, 
         .split_first_chunk()
         .ok_or_else(|| corrupt("ends early".to_owned()))?;
     let version = i32::from_be_bytes(*version);
-    if version != schema::VERSION {
-        return Err(corrupt(format!(
-            "has schema {version}, this build reads {}",
+    if version > schema::VERSION {
+        return Err(StateError::Unsupported(format!(
+            "the snapshot at {offset} has schema {version}, this node reads {}",
             schema::VERSION
         )));
+    }
+    if version != schema::VERSION {
+        return Err(corrupt(format!("has schema {version}")));
     }
     let mut file = BufWriter::with_capacity(
         1 << 20,

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use metalog::Slot;
 use rusqlite::{Connection, OptionalExtension};
-use types::{FastMap, FastSet, LogOffset, ShardId, Timestamp, TopicId, TopicPartition};
+use types::{
+    FastMap, FastSet, FeatureLevel, FeatureLevels, LogOffset, ShardId, Timestamp, TopicId, TopicPartition,
+};
 use uuid::Uuid;
 
 use super::producer::Producer;
@@ -102,6 +104,26 @@ impl Shared {
     }
 }
 
+/// Which formats a shard reads and writes (ADR 0012).
+#[derive(Clone)]
+pub struct Features {
+    /// What this node supports.
+    pub supported: FeatureLevels,
+    /// What the cluster has finalised, as far as this node knows: it may learn that late, but never early.
+    pub finalized: Arc<dyn Fn() -> FeatureLevel + Send + Sync>,
+}
+
+impl Default for Features {
+    /// Those of a new cluster.
+    fn default() -> Self {
+        let supported = FeatureLevels::SUPPORTED;
+        Features {
+            supported,
+            finalized: Arc::new(move || supported.max),
+        }
+    }
+}
+
 /// The shard's state.
 pub struct ShardState {
     pub(super) shard: ShardId,
@@ -113,6 +135,7 @@ pub struct ShardState {
     pub(super) partitions: FastMap<TopicPartition, Partition>,
     pub(super) pending: Pending,
     pub(super) shared: Arc<Shared>,
+    pub(super) features: Features,
 }
 
 /// The view's file within the directory of a shard.
@@ -128,7 +151,12 @@ impl From<rusqlite::Error> for StateError {
 
 impl ShardState {
     /// An empty state in `dir`, an empty directory or none.
-    pub fn create(shard: ShardId, dir: &Path, shared: Arc<Shared>) -> Result<Self, StateError> {
+    pub fn create(
+        shard: ShardId,
+        dir: &Path,
+        shared: Arc<Shared>,
+        features: Features,
+    ) -> Result<Self, StateError> {
         std::fs::create_dir_all(dir).map_err(|e| file_error(dir, &e))?;
         let db = schema::create(&view(dir))?;
         let mut state = Self {
@@ -140,6 +168,7 @@ impl ShardState {
             partitions: FastMap::default(),
             pending: Pending::default(),
             shared,
+            features,
         };
         state.load()?;
         Ok(state)

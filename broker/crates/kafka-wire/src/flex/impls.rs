@@ -264,6 +264,25 @@ newtypes! {
     types::Epoch: u64;
     types::LogOffset: u64;
     types::TopicId: Uuid;
+    types::FeatureLevel: i16;
+}
+
+impl Encode for types::FeatureLevels {
+    fn encode(&self, out: &mut BytesMut) {
+        self.min.encode(out);
+        self.max.encode(out);
+    }
+}
+
+impl Decode for types::FeatureLevels {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(input: &mut Bytes) -> Result<Self, DecodeError> {
+        Ok(Self {
+            min: types::FeatureLevel::decode(input)?,
+            max: types::FeatureLevel::decode(input)?,
+        })
+    }
 }
 
 impl Encode for types::TopicPartition {

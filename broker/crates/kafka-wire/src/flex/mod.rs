@@ -102,6 +102,31 @@ pub fn get_uvarint(input: &mut impl Buf) -> Result<u32, DecodeError> {
     Err(DecodeError::VarInt)
 }
 
+/// [`put_uvarint`] for 64 bits.
+pub fn put_uvarlong(out: &mut impl BufMut, mut value: u64) {
+    while value >= 0x80 {
+        out.put_u8((value as u8 & 0x7f) | 0x80);
+        value >>= 7;
+    }
+    out.put_u8(value as u8);
+}
+
+/// [`get_uvarint`] for 64 bits.
+pub fn get_uvarlong(input: &mut impl Buf) -> Result<u64, DecodeError> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = input.try_get_u8()?;
+        if shift == 63 && byte > 0x01 {
+            return Err(DecodeError::VarInt);
+        }
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(DecodeError::VarInt)
+}
+
 /// Takes `len` bytes off the front of `input` without copying them.
 pub fn take(input: &mut Bytes, len: usize) -> Result<Bytes, DecodeError> {
     if len > input.len() {

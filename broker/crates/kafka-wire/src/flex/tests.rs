@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use super::{Decode, Encode, get_uvarint, put_uvarint};
+use super::{Decode, Encode, get_uvarint, get_uvarlong, put_uvarint, put_uvarlong};
 use crate::DecodeError;
 use crate::{flex_enum, flex_struct};
 
@@ -144,6 +144,16 @@ proptest! {
         prop_assert_eq!(get_uvarint(&mut out).unwrap(), value);
         prop_assert!(out.is_empty());
     }
+
+    #[test]
+    fn uvarlong_round_trip(value in any::<u64>(), bits in 0..64u32) {
+        let value = value >> bits;
+        let mut out = BytesMut::new();
+        put_uvarlong(&mut out, value);
+        prop_assert_eq!(out.len() as u32, (64 - value.leading_zeros()).div_ceil(7).max(1));
+        prop_assert_eq!(get_uvarlong(&mut out).unwrap(), value);
+        prop_assert!(out.is_empty());
+    }
 }
 
 #[test]
@@ -248,4 +258,5 @@ fn malformed_values_are_errors() {
         Err(DecodeError::VarInt)
     );
     assert_eq!(get_uvarint(&mut read(&[0xff; 6])), Err(DecodeError::VarInt));
+    assert_eq!(get_uvarlong(&mut read(&[0xff; 11])), Err(DecodeError::VarInt));
 }

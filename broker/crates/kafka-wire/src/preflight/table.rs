@@ -97,6 +97,7 @@ pub(super) static SCHEMAS: &[Schema] = &[
     schema(ApiKey::DeleteGroups, 2, DELETE_GROUPS),
     schema(ApiKey::IncrementalAlterConfigs, 1, INCREMENTAL_ALTER_CONFIGS),
     schema(ApiKey::DescribeCluster, 0, DESCRIBE_CLUSTER),
+    schema(ApiKey::UpdateFeatures, 0, UPDATE_FEATURES),
     schema(ApiKey::AlterConfigs, 2, ALTER_CONFIGS),
     schema(ApiKey::DescribeLogDirs, 2, DESCRIBE_LOG_DIRS),
     schema(ApiKey::ElectLeaders, 2, ELECT_LEADERS),
@@ -373,6 +374,20 @@ static ALTER_RESOURCE: Kind = Kind::Struct(&[
 static ALTERABLE_CONFIG: Kind = Kind::Struct(&[all(STRING), all(I8), all(STRING)]);
 
 static DESCRIBE_CLUSTER: &[Field] = &[all(BOOL), from(1, I8), from(2, BOOL)];
+
+static UPDATE_FEATURES: &[Field] = &[
+    all(I32), // timeout
+    all(array::<m::update_features_request::FeatureUpdateKey>(
+        &FEATURE_UPDATE,
+    )),
+    from(1, BOOL), // validate only
+];
+static FEATURE_UPDATE: Kind = Kind::Struct(&[
+    all(STRING),
+    all(I16),    // level
+    to(0, BOOL), // allow downgrade
+    from(1, I8), // upgrade type
+]);
 
 static ALTER_CONFIGS: &[Field] = &[
     all(array::<m::alter_configs_request::AlterConfigsResource>(

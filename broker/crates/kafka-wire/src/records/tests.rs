@@ -68,7 +68,7 @@ fn the_exact_record_is_found_under_every_codec() {
         .collect();
     batches.push(rebuilt(&plain, Codec::Snappy, &xerial(&plain[HEADER_LEN..])));
     for batch in batches {
-        let find = |t| find_record_by_timestamp(&batch, 5_000, t).unwrap();
+        let find = |t| find_record_by_timestamp(&batch, 5_000, 0, t).unwrap();
         assert_eq!(find(i64::MIN), Some((5_000, 10_000)));
         assert_eq!(find(10_000), Some((5_000, 10_000)));
         assert_eq!(find(10_001), Some((5_001, 10_010)));
@@ -87,8 +87,16 @@ fn timestamps_out_of_order_give_the_first_that_is_late_enough() {
         record(2, 90, b"c"),
         record(3, 60, b"d"),
     ]);
-    assert_eq!(find_record_by_timestamp(&batch, 0, 51).unwrap(), Some((2, 90)));
-    assert_eq!(find_record_by_timestamp(&batch, 0, 10).unwrap(), Some((0, 50)));
+    assert_eq!(find_record_by_timestamp(&batch, 0, 0, 51).unwrap(), Some((2, 90)));
+    assert_eq!(find_record_by_timestamp(&batch, 0, 0, 10).unwrap(), Some((0, 50)));
+    // What lies before an offset does not count.
+    assert_eq!(
+        find_record_by_timestamp(&batch, 100, 101, 10)
+            .unwrap()
+            .map(|(offset, _)| offset),
+        Some(101)
+    );
+    assert_eq!(find_record_by_timestamp(&batch, 100, 104, 51).unwrap(), None);
 }
 
 #[test]
@@ -97,8 +105,11 @@ fn append_time_holds_for_every_record() {
     let mut stored = BytesMut::from(&plain[..]);
     stored[..HEADER_LEN].copy_from_slice(&crate::batch::patched_head(&plain, 0, 0, Some(77)).unwrap());
     let stored = stored.freeze();
-    assert_eq!(find_record_by_timestamp(&stored, 9, 77).unwrap(), Some((9, 77)));
-    assert_eq!(find_record_by_timestamp(&stored, 9, 78).unwrap(), None);
+    assert_eq!(
+        find_record_by_timestamp(&stored, 9, 0, 77).unwrap(),
+        Some((9, 77))
+    );
+    assert_eq!(find_record_by_timestamp(&stored, 9, 0, 78).unwrap(), None);
 }
 
 #[test]
@@ -115,15 +126,21 @@ fn broken_records_are_errors() {
         );
         let garbage = rebuilt(&plain, codec, &[0xee; 500]);
         assert!(
-            find_record_by_timestamp(&garbage, 0, i64::MIN).is_err(),
+            find_record_by_timestamp(&garbage, 0, 0, i64::MIN).is_err(),
             "{codec:?}"
         );
     }
     // A record that is shorter than its own fields.
     let short = rebuilt(&plain, Codec::None, &[2, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(find_record_by_timestamp(&short, 0, 0), Err(BatchError::Records));
+    assert_eq!(
+        find_record_by_timestamp(&short, 0, 0, 0),
+        Err(BatchError::Records)
+    );
     let unknown = rebuilt(&plain, Codec::None, &[]);
-    assert_eq!(find_record_by_timestamp(&unknown, 0, 0), Err(BatchError::Records));
+    assert_eq!(
+        find_record_by_timestamp(&unknown, 0, 0, 0),
+        Err(BatchError::Records)
+    );
 }
 
 #[test]

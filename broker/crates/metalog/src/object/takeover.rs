@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use futures::future::{join, try_join_all};
 use uuid::Uuid;
 
 use super::{Created, Moment, Patience, Shared};
 use crate::bucket::{self, failed};
 use crate::format::{Hash, MAX_MANIFEST, MAX_SLOT, Manifest, StoredSlot, corrupt, genesis, hash};
 use crate::{LogError, LogOffset, Owner};
+
+/// How many slots are looked for at a time.
+const PROBES: u64 = 16;
 
 impl Shared {
     /// Creates manifests until one of ours is the newest.
@@ -35,27 +39,38 @@ impl Shared {
         }
     }
 
-    /// The first slot that is not there, at or after `start`, where all slots below `start` are or were.
+    /// The first slot that is not there, at or after `start`, where all slots below `start` are or were. Looks at many
+    /// places at a time: a request takes long, and a cold log has thousands of slots.
     async fn find_tail(&self, start: LogOffset) -> Result<LogOffset, LogError> {
-        let (mut present, mut step) = (start, 1);
-        // `present`: everything below it exists. Doubling steps, then halving ones.
+        // `present`: everything below it exists. Doubling steps, then even ones.
+        let mut present = start.0;
         let mut absent = loop {
-            let probe = LogOffset(present.0 + step - 1);
-            if !self.slot_exists(probe).await? {
-                break probe;
+            let probes = (0..PROBES).map(|power| present + (1 << power) - 1).collect();
+            if let Some(absent) = self.split(&mut present, probes).await? {
+                break absent;
             }
-            present = probe.next();
-            step *= 2;
         };
         while present < absent {
-            let middle = LogOffset(present.0 + (absent.0 - present.0) / 2);
-            if self.slot_exists(middle).await? {
-                present = middle.next();
-            } else {
-                absent = middle;
+            let step = (absent - present).div_ceil(PROBES + 1);
+            let probes = (1..=PROBES).map(|n| present + n * step - 1);
+            let probes = probes.take_while(|probe| *probe < absent).collect();
+            if let Some(nearer) = self.split(&mut present, probes).await? {
+                absent = nearer;
             }
         }
-        Ok(present)
+        Ok(LogOffset(present))
+    }
+
+    /// Looks for slots, in order. Moves `present` behind those that are there and gives the first that is not.
+    async fn split(&self, present: &mut u64, probes: Vec<u64>) -> Result<Option<u64>, LogError> {
+        let looks = probes.iter().map(|probe| self.slot_exists(LogOffset(*probe)));
+        for (probe, exists) in probes.iter().zip(try_join_all(looks).await?) {
+            if !exists {
+                return Ok(Some(*probe));
+            }
+            *present = probe + 1;
+        }
+        Ok(None)
     }
 
     async fn is_in_postgres(&self) -> Result<bool, LogError> {
@@ -108,8 +123,9 @@ impl Shared {
             );
             return Err(corrupt(&self.slot_key(tail), &text));
         }
-        self.check_nothing_behind(tail).await?;
-        let mut previous = self.last_hash(tail, manifest).await?;
+        let (behind, last) = join(self.check_nothing_behind(tail), self.last_hash(tail, manifest)).await;
+        behind?;
+        let mut previous = last?;
         if env::mutation("skip-fence") {
             return Ok((previous, tail));
         }

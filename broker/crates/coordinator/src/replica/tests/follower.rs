@@ -98,3 +98,56 @@ async fn a_follower_says_when_it_last_saw_the_end() {
     follower.stop().await;
     assert_eq!(follower.ended().await, End::Stopped);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_is_told_of_appends_does_not_wait_for_its_next_look() {
+    let env = Env::simulated(1);
+    let log = MemoryLog::telling(&env);
+    let hour = Duration::from_secs(3600);
+    let options = Options {
+        poll_interval: hour,
+        idle_poll_interval: hour,
+        ..Options::default()
+    };
+    let leader = opened(&env, &log).await;
+    leader.submit(1).await.unwrap();
+    let follower = follow(
+        &env,
+        "sum",
+        Arc::new(log.clone()),
+        Sum::default(),
+        owner(2),
+        options,
+    )
+    .unwrap();
+    for n in 1..=10 {
+        env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(applied(&follower), Some(LogOffset(n)));
+        leader.submit(1).await.unwrap();
+    }
+    // What it is told of and cannot read is no reason to ask without a pause.
+    log.set_unavailable(true);
+    env.sleep(Duration::from_secs(1)).await;
+    leader.submit(1).await.unwrap();
+    env.sleep(Duration::from_secs(1)).await;
+    assert!(log.refused() <= 2, "{} looks", log.refused());
+    log.set_unavailable(false);
+    env.sleep(2 * hour).await;
+    assert_eq!(applied(&follower), Some(LogOffset(12)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_has_lost_what_a_follower_has_seen_is_not_led_in_silence() {
+    let env = Env::simulated(1);
+    let log = MemoryLog::new(&env);
+    let leader = opened(&env, &log).await;
+    for _ in 0..5 {
+        leader.submit(1).await.unwrap();
+    }
+    let follower = follow_log(&env, &log, 2);
+    env.sleep(Duration::from_secs(1)).await;
+    assert_eq!(applied(&follower), Some(LogOffset(5)));
+    log.lose(3);
+    follower.lead().await;
+    assert!(matches!(follower.ended().await, End::Failed(why) if why.contains("lost")));
+}

@@ -25,6 +25,10 @@ struct Inner {
     state: Mutex<State>,
     /// Appends wait while it is closed.
     gate: watch::Sender<bool>,
+    /// Where the log ends, for those who listen.
+    tail: watch::Sender<LogOffset>,
+    /// Nobody hears of appends.
+    mute: bool,
 }
 
 #[derive(Default)]
@@ -37,6 +41,8 @@ struct State {
     snapshots: BTreeMap<String, Vec<Bytes>>,
     latency: Duration,
     unavailable: bool,
+    /// Reads that failed because of that.
+    refused: u32,
     checks: u32,
 }
 
@@ -50,11 +56,21 @@ pub fn owner(node_id: i32) -> Owner {
 
 impl MemoryLog {
     pub fn new(env: &Env) -> MemoryLog {
-        let (env, gate) = (env.clone(), watch::Sender::new(true));
+        MemoryLog::make(env, true)
+    }
+
+    /// One that tells of appends, as a database does.
+    pub fn telling(env: &Env) -> MemoryLog {
+        MemoryLog::make(env, false)
+    }
+
+    fn make(env: &Env, mute: bool) -> MemoryLog {
         MemoryLog(Arc::new(Inner {
-            env,
+            env: env.clone(),
             state: Mutex::default(),
-            gate,
+            gate: watch::Sender::new(true),
+            tail: watch::Sender::new(LogOffset(0)),
+            mute,
         }))
     }
 
@@ -70,6 +86,18 @@ impl MemoryLog {
 
     pub fn set_unavailable(&self, unavailable: bool) {
         self.0.state.lock().unavailable = unavailable;
+    }
+
+    /// Number of reads that found the log unavailable.
+    pub fn refused(&self) -> u32 {
+        self.0.state.lock().refused
+    }
+
+    /// The last `count` slots are gone, as after a failover to a standby that lagged behind.
+    pub fn lose(&self, count: usize) {
+        let mut state = self.0.state.lock();
+        let left = state.slots.len() - count;
+        state.slots.truncate(left);
     }
 
     /// Number of leadership checks so far.
@@ -140,8 +168,9 @@ impl MetadataLog for MemoryLog {
     }
 
     async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError> {
-        let state = self.0.state.lock();
+        let mut state = self.0.state.lock();
         if state.unavailable {
+            state.refused += 1;
             return Err(LogError::Unavailable("test".to_owned()));
         }
         let log_start = LogOffset(state.log_start);
@@ -156,6 +185,13 @@ impl MetadataLog for MemoryLog {
             room
         });
         Ok(slots.cloned().collect())
+    }
+
+    async fn changed(&self, from: LogOffset) {
+        if self.0.mute {
+            std::future::pending().await
+        }
+        let _ = self.0.tail.subscribe().wait_for(|tail| *tail > from).await;
     }
 
     async fn snapshot(&self) -> Result<Option<SnapshotRef>, LogError> {
@@ -227,6 +263,7 @@ impl LogWriter for MemoryWriter {
             epoch: self.epoch,
             entries,
         });
+        self.log.0.tail.send_replace(offset.next());
         Ok(offset)
     }
 

@@ -118,6 +118,7 @@ impl World {
                 shard: id,
                 data_dir: self.dir.path().join(format!("{}", self.lives)),
                 replica: Options::default(),
+                features: Features::default(),
             };
             let owner = owner(i32::try_from(self.lives).unwrap());
             let shard = ShardService::start(&self.env, options, Arc::new(log.clone()), owner).unwrap();

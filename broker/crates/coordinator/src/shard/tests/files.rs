@@ -3,14 +3,19 @@
 use super::*;
 use crate::codes::*;
 use crate::shard::Expired;
-use crate::shard::queries::{self, DeadFile};
+use crate::shard::queries::{self, DeadFile, Place};
 use crate::shard::schema::file_state::*;
 
 const A: ShardId = ShardId(0);
 const B: ShardId = ShardId(1);
 
 fn dead(shard: &Shard, state: i64) -> Vec<DeadFile> {
-    shard.read(|db| queries::dead_files(db, state, Timestamp(i64::MAX), 100))
+    dead_since(shard, state, Timestamp(i64::MAX))
+}
+
+fn dead_since(shard: &Shard, state: i64, older_than: Timestamp) -> Vec<DeadFile> {
+    let files = shard.read(|db| queries::files_after(db, state, Place::default(), older_than, 100));
+    files.into_iter().map(|(_, file)| file).collect()
 }
 
 fn state(shard: &Shard, n: u128) -> Option<i64> {
@@ -56,7 +61,7 @@ fn a_file_dies_with_its_last_batch_and_leaves_a_tombstone() {
     );
     let before = Timestamp(shard.now - 1);
     assert_eq!(
-        shard.read(|db| queries::dead_files(db, DELETE, before, 10)),
+        dead_since(&shard, DELETE, before),
         [],
         "grace starts at its death"
     );
@@ -157,7 +162,7 @@ fn a_file_of_two_shards_goes_down_the_chain() {
     assert_eq!((state(&a, 1), state(&b, 1)), (Some(TOMBSTONE), Some(DELETE)));
     let before = Timestamp(b.now - 1);
     assert_eq!(
-        b.read(|db| queries::dead_files(db, DELETE, before, 10)),
+        dead_since(&b, DELETE, before),
         [],
         "grace starts at the hand-over"
     );

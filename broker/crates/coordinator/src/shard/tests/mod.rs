@@ -1,13 +1,16 @@
 //! Tests of the shard; here is what they share.
 
 mod commit;
+mod earlier_releases;
 mod file_jobs;
 mod files;
 mod follower;
+mod growth;
 mod property;
 mod reads;
 mod retention;
 mod service;
+mod versions;
 
 use std::sync::Arc;
 
@@ -19,7 +22,7 @@ use uuid::Uuid;
 
 use super::producer::Producer;
 use super::state::{ShardState, Shared};
-use super::{Command, Output};
+use super::{Command, Features, Output};
 
 use crate::protocol::*;
 use crate::replica::StateMachine;
@@ -41,9 +44,13 @@ impl Shard {
     }
 
     pub fn with_id(shard: ShardId) -> Shard {
+        Shard::with(shard, Features::default())
+    }
+
+    pub fn with(shard: ShardId, features: Features) -> Shard {
         let dir = tempfile::tempdir().unwrap();
         let shared = Shared::new(dir.path());
-        let state = ShardState::create(shard, dir.path(), shared.clone()).unwrap();
+        let state = ShardState::create(shard, dir.path(), shared.clone(), features).unwrap();
         Shard {
             state,
             shared,
@@ -119,35 +126,38 @@ impl Shard {
 
     /// Every row of every table.
     pub fn dump(&self) -> Vec<(String, Vec<Value>)> {
-        let tables = [
-            "meta",
-            "partitions",
-            "batches",
-            "garbage",
-            "files",
-            "producers",
-            "groups",
-            "offsets",
-            "deleted_topics",
-        ];
-        let order = |table: &str| match table {
+        self.read(dump)
+    }
+}
+
+/// Every row of every table.
+pub fn dump(db: &Connection) -> rusqlite::Result<Vec<(String, Vec<Value>)>> {
+    let tables = [
+        "meta",
+        "partitions",
+        "batches",
+        "garbage",
+        "files",
+        "producers",
+        "groups",
+        "offsets",
+        "deleted_topics",
+    ];
+    let mut all = Vec::new();
+    for table in tables {
+        let order = match table {
             "groups" | "deleted_topics" => "1",
             _ => "1, 2, 3",
         };
-        self.read(|db| {
-            let mut all = Vec::new();
-            for table in tables {
-                let mut select = db.prepare(&format!("SELECT * FROM {table} ORDER BY {}", order(table)))?;
-                let columns = select.column_count();
-                let mut rows = select.query(())?;
-                while let Some(row) = rows.next()? {
-                    let row: Result<Vec<Value>, _> = (0..columns).map(|column| row.get(column)).collect();
-                    all.push((table.to_owned(), row?));
-                }
-            }
-            Ok(all)
-        })
+        let mut select = db.prepare(&format!("SELECT * FROM {table} ORDER BY {order}"))?;
+        let columns = select.column_count();
+        let mut rows = select.query(())?;
+        while let Some(row) = rows.next()? {
+            let row: Result<Vec<Value>, _> = (0..columns).map(|column| row.get(column)).collect();
+            all.push((table.to_owned(), row?));
+        }
     }
+    Ok(all)
 }
 
 pub fn topic(n: u128) -> TopicId {

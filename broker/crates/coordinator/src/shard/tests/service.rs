@@ -19,6 +19,7 @@ pub fn options(dir: &Path, shard: ShardId) -> ShardOptions {
         shard,
         data_dir: dir.to_owned(),
         replica: Options::default(),
+        features: Features::default(),
     }
 }
 
@@ -405,6 +406,50 @@ async fn groups_and_offsets_survive() {
         .delete_topics(DeleteTopicsRequest { shard: SHARD, topics })
         .await;
     assert_eq!(shard.load_groups().await.unwrap(), [stored("g1", Some(b"one"))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn offsets_that_come_after_the_deletion_of_their_topic_are_refused_by_every_leader() {
+    let (env, dir) = (Env::simulated(1), tempfile::tempdir().unwrap());
+    let log = MemoryLog::new(&env);
+    let mut shard = open(&env, dir.path(), log.clone()).await;
+    let commit = |id: u128, offset| OffsetCommit {
+        topic: "t".to_owned(),
+        topic_id: Some(topic(id)),
+        partition: 0,
+        offset,
+        leader_epoch: -1,
+        metadata: None,
+    };
+    let other = OffsetCommit {
+        topic: "other".to_owned(),
+        ..commit(3, 5)
+    };
+    assert!(shard.commit_offsets("g".into(), vec![commit(1, 100)]).await.unwrap());
+    let deleted = DeleteTopic {
+        topic: topic(1),
+        name: "t".into(),
+    };
+    let request = DeleteTopicsRequest {
+        shard: SHARD,
+        topics: vec![deleted],
+    };
+    shard.delete_topics(request).await;
+    for life in 0..3 {
+        // It was on its way when the topic was deleted, and has found whoever leads now.
+        let late = vec![other.clone(), commit(1, 200)];
+        assert!(!shard.commit_offsets("g".into(), late).await.unwrap(), "life {life}");
+        let stored = shard.fetch_offsets("g".into(), None).await.unwrap();
+        let stored: Vec<_> = stored.iter().map(|offset| offset.commit.offset).collect();
+        // A new topic of the name has offsets of its own.
+        let expected: &[i64] = if life < 2 { &[] } else { &[7] };
+        assert_eq!(stored, expected, "life {life}");
+        if life == 1 {
+            assert!(shard.commit_offsets("g".into(), vec![commit(2, 7)]).await.unwrap());
+        }
+        shard.stop().await;
+        shard = open(&env, dir.path(), log.clone()).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
