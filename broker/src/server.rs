@@ -33,8 +33,9 @@ use crate::rpc::{self, Coordinators, Handler, Pool};
 
 /// How long a leaving node waits for the others to have noticed.
 const NOTICED: Duration = Duration::from_secs(3);
-/// A shard that has not moved for so long stays.
-const MOVING: Duration = Duration::from_millis(800);
+/// A shard that has not moved for so long stays. The controller lets its next leader catch up for five seconds: until then it
+/// is served here, afterwards it would be away for as long as that takes.
+const MOVING: Duration = Duration::from_secs(6);
 /// What is led here ends in good order within this time, or as after a kill: the object store may not answer.
 const GOODBYE: Duration = Duration::from_secs(5);
 /// How long it waits for what it has taken in.
@@ -56,6 +57,8 @@ pub struct Node {
     coordination: Option<Coordination>,
     metrics: Arc<Metrics>,
     admin_port: u16,
+    /// There is nobody else to lead shards.
+    alone: bool,
 }
 
 struct BrokerRole {
@@ -203,6 +206,7 @@ impl Node {
             coordination,
             metrics,
             admin_port,
+            alone: config.alone,
         })
     }
 
@@ -259,6 +263,7 @@ impl Node {
             membership,
             broker,
             coordination,
+            alone,
             ..
         } = self;
         if let Some(broker) = broker {
@@ -285,7 +290,9 @@ impl Node {
         }
         if let Some(coordination) = &coordination {
             stage.send_replace(Stage::Draining);
-            hand_over(&env, coordination).await;
+            if !alone {
+                hand_over(&env, coordination).await;
+            }
             let _ = env.timeout(GOODBYE, coordination.shards.stop()).await;
         }
         stage.send_replace(Stage::Leaving);

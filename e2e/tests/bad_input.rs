@@ -104,6 +104,19 @@ fn a_wrong_value_is_named() {
         &serve(&config("s3://bucket/p?endpont=http://h", ""), &[]),
         &["endpont"],
     );
+    // The operator leaves the address of the database to the environment: without it nothing begins in the object store.
+    for environment in [
+        vec![],
+        vec![("DISKLESS_METADATA_LOG__URL".to_owned(), String::new())],
+    ] {
+        assert_fails(
+            &serve(
+                &config("file://DIR/store", "[metadata_log]\nurl = \"\"\n"),
+                &environment,
+            ),
+            &["metadata_log.url", "postgres://"],
+        );
+    }
 }
 
 #[test]

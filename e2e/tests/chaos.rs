@@ -28,6 +28,13 @@ mod producer;
 #[path = "chaos_support/run.rs"]
 mod run;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use e2e::node::{Cluster, Node, Plan};
+
 use crate::run::{World, number};
 
 fn seeds(world: World) -> anyhow::Result<()> {
@@ -46,4 +53,37 @@ fn killed_paused_and_stopped_processes_over_a_failing_store_lose_nothing() -> an
 #[test]
 fn a_cut_network_loses_nothing() -> anyhow::Result<()> {
     seeds(World::Namespaces)
+}
+
+/// The year that a node believes it is, from the head of an answer over HTTP.
+fn year(node: &Node) -> anyhow::Result<u32> {
+    let mut stream = TcpStream::connect((node.host.as_str(), node.admin_port))?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let date = answer.lines().find_map(|line| line.strip_prefix("date: "));
+    // Mon, 30 Nov 2026 12:00:00 GMT
+    let year = date.and_then(|date| date.split(' ').nth(3));
+    Ok(year.context("no date")?.parse()?)
+}
+
+/// Without it the jumps of the nemesis would be none, and nobody would notice.
+#[test]
+fn a_clock_can_be_set_on_one_node_alone() -> anyhow::Result<()> {
+    const TWO_YEARS: i64 = 2 * 366 * 86_400;
+    let cluster = Cluster::start(Plan {
+        broker_zones: vec!["a"],
+        coordinators: 1,
+        clocks: true,
+        ..Plan::default()
+    })?;
+    let (broker, coordinator) = (&cluster.brokers[0], &cluster.coordinators[0]);
+    assert_eq!(year(broker)?, year(coordinator)?);
+    broker.set_clock(TWO_YEARS)?;
+    let start = Instant::now();
+    while year(broker)? < year(coordinator)? + 2 {
+        assert!(start.elapsed() < Duration::from_secs(60), "it stays");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }

@@ -91,7 +91,7 @@ impl Installed {
         for variable in container.env.as_deref().expect("environment") {
             let name = &variable.name;
             assert!(
-                help.contains(name) || name == "RUST_LOG",
+                help.contains(name) || name == "RUST_LOG" || name == ALLOCATOR,
                 "{name} is none of the operator's settings"
             );
             let field = variable

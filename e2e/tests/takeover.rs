@@ -1,6 +1,11 @@
 //! How long a shard with a million batches is away when the process that leads it is killed, or leaves. Measurements, run by hand:
 //! `cargo test -p e2e --test takeover -- --ignored --nocapture`, with `TAKEOVER_BATCHES` for another number.
-#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "tests"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +21,8 @@ use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProdu
 const TOPIC: &str = "many";
 const PARTITIONS: i32 = 1_000;
 const CONNECTIONS: usize = 16;
+/// A gap that needs an explanation.
+const LONG: Duration = Duration::from_secs(3);
 
 /// One batch for each of these partitions.
 fn request(partitions: std::ops::Range<i32>) -> anyhow::Result<ProduceRequest> {
@@ -149,6 +156,13 @@ fn measure(plan: Plan) -> anyhow::Result<()> {
             gaps(true),
             gaps(false)
         );
+        if gaps(true) > LONG {
+            for node in &cluster.coordinators {
+                let log = node.log();
+                let lines = log.lines().rev().take(12).collect::<Vec<_>>();
+                println!("{}", lines.into_iter().rev().collect::<Vec<_>>().join("\n"));
+            }
+        }
         cluster.coordinators[leader].start()?;
         cluster.coordinators[leader].wait_ready()?;
     }

@@ -14,6 +14,8 @@ use types::{FastMap, TopicPartition};
 const FORGET: Duration = Duration::from_secs(600);
 /// Bound of what is remembered.
 const KEEP: usize = 10_000;
+/// No topic has a longer name, or id: what is produced to one was never on the way to a partition.
+const LONGEST_NAME: usize = 249;
 
 /// A producer in one partition: id and epoch.
 pub(super) type Key = (TopicPartition, i64, i16);
@@ -59,7 +61,9 @@ impl Gaps {
 
     /// A batch was refused before it was known where it belongs.
     pub(super) fn refused(&mut self, name: Named, sequence: i32, now: Instant) {
-        note(&mut self.refused, name, sequence, now);
+        if name.0.len() <= LONGEST_NAME {
+            note(&mut self.refused, name, sequence, now);
+        }
     }
 
     /// Whether [`Gaps::found`] can change anything.
@@ -146,7 +150,8 @@ mod tests {
         };
         let name = |producer| ("t".to_owned(), 3, producer, 0);
         let mut gaps = Gaps::default();
-        assert!(!gaps.has_refused());
+        gaps.refused(("t".repeat(250), 3, 7, 0), 0, now);
+        assert!(!gaps.has_refused(), "nothing is kept of what cannot be a topic");
         gaps.refused(name(7), 0, now);
         gaps.refused(name(7), 1, now);
         assert!(gaps.has_refused());
@@ -154,7 +159,10 @@ mod tests {
         assert!(!gaps.must_follow(&(partition, 8, 0), 2), "another producer");
         gaps.found(&name(7), partition);
         assert!(gaps.must_follow(&(partition, 7, 0), 2) && gaps.must_follow(&(partition, 7, 0), 1));
-        assert!(!gaps.must_follow(&(partition, 7, 0), 0), "it is the refused one itself");
+        assert!(
+            !gaps.must_follow(&(partition, 7, 0), 0),
+            "it is the refused one itself"
+        );
         assert!(!gaps.has_refused());
     }
 

@@ -174,14 +174,14 @@ impl GroupHistory {
                 || commits().filter(|commit| commit.acked.is_some_and(|acked| acked < fetch.span.from));
             let generation = settled().map(|commit| commit.generation).max();
             let newest = settled().map(|commit| commit.sent).max();
-            let possible = || {
-                commits().filter(move |commit| {
-                    generation.is_none_or(|generation| commit.generation >= generation)
-                        && !commit
-                            .acked
-                            .is_some_and(|acked| newest.is_some_and(|newest| acked < newest))
-                })
+            let replaced = move |commit: &Commit| {
+                generation.is_some_and(|generation| commit.generation < generation)
+                    || commit
+                        .acked
+                        .zip(newest)
+                        .is_some_and(|(acked, newest)| acked < newest)
             };
+            let possible = || commits().filter(move |commit| !replaced(commit));
             let none = fetch.offset == -1 && generation.is_none();
             if none || possible().any(|commit| commit.offset == fetch.offset) {
                 return None;

@@ -1,6 +1,7 @@
 //! Many seeds, one process each.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ const PATIENCE: usize = 20;
 struct Running {
     seed: u64,
     child: Child,
+    /// What it says. A file, since nobody reads before it has ended, and a pipe would be full one day.
+    out: File,
     since: Instant,
 }
 
@@ -64,14 +67,16 @@ fn run(
             if let Some(mutation) = mutation {
                 command.args(["--mutation", mutation]);
             }
+            let out = tempfile::tempfile()?;
             command
                 .stdin(Stdio::null())
-                .stdout(Stdio::piped())
+                .stdout(out.try_clone()?)
                 .stderr(Stdio::inherit());
             let child = command.spawn()?;
             running.push(Running {
                 seed,
                 child,
+                out,
                 since: Instant::now(),
             });
         }
@@ -94,11 +99,11 @@ fn run(
             done += 1;
             if !ended.is_some_and(|status| status.success()) {
                 let mut text = String::new();
-                if let Some(mut out) = run.child.stdout.take() {
-                    out.read_to_string(&mut text)?;
-                }
                 if late {
                     text = format!("seed {}: no end after {LIMIT:?} of real time", run.seed);
+                } else {
+                    run.out.rewind()?;
+                    run.out.read_to_string(&mut text)?;
                 }
                 failures.push(Failure {
                     seed: run.seed,

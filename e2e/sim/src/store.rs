@@ -215,7 +215,10 @@ impl View {
         if key.starts_with(wal::PREFIX) && matches!(result, Err(BlobError::NotFound(_))) {
             let what = format!("{} reads {key}, which is not there", self.host);
             self.bucket.trace.add(&self.bucket.env, &what);
-            self.bucket.weather.lock().broken.push(what);
+            let mut weather = self.bucket.weather.lock();
+            if !weather.broken.contains(&what) {
+                weather.broken.push(what);
+            }
         }
     }
 }

@@ -108,7 +108,7 @@ fn write(
     Ok(())
 }
 
-/// Asks until it is done. `done` says so, too, once an attempt has failed that may have done it nevertheless.
+/// Asks until it is done, which `done` says, too: brokers pass requests on, and do so again when an answer is lost.
 fn ask(
     link: &mut Link,
     what: &str,
@@ -117,24 +117,13 @@ fn ask(
 ) -> anyhow::Result<()> {
     let start = Instant::now();
     let mut failures: Vec<String> = Vec::new();
-    let mut in_doubt = false;
     while start.elapsed() < UNAVAILABLE {
-        match attempt(link) {
-            Ok(0) => return Ok(()),
-            Ok(code) => {
-                let error = ResponseError::try_from_code(code);
-                match error {
-                    Some(_) if error == done && in_doubt => return Ok(()),
-                    Some(error) if error.is_retriable() => {}
-                    _ => bail!("{what}: error {code}; before: {failures:?}"),
-                }
-                in_doubt |= error != done;
-                failures.push(format!("error {code}"));
-            }
-            Err(error) => {
-                in_doubt = true;
-                failures.push(format!("{error:#}"));
-            }
+        match attempt(link).map(|code| (code, ResponseError::try_from_code(code))) {
+            Ok((0, _)) => return Ok(()),
+            Ok((_, error)) if error.is_some() && error == done => return Ok(()),
+            Ok((code, Some(error))) if error.is_retriable() => failures.push(format!("error {code}")),
+            Ok((code, _)) => bail!("{what}: error {code}; before: {failures:?}"),
+            Err(error) => failures.push(format!("{error:#}")),
         }
         link.leave();
     }

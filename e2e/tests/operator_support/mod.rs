@@ -159,6 +159,23 @@ pub struct Operator {
     port: u16,
 }
 
+/// Variable with the settings of the allocator.
+pub const ALLOCATOR: &str = "_RJEM_MALLOC_CONF";
+
+/// What the chart gives the operator in a variable.
+fn chart_environment(name: &str) -> String {
+    let file = e2e::root().join("charts/diskless-operator/templates/deployment.yaml");
+    let text = std::fs::read_to_string(file).expect("the chart");
+    let (_, rest) = text
+        .split_once(&format!("- name: {name}\n"))
+        .expect("the chart sets it");
+    let value = rest
+        .lines()
+        .next()
+        .and_then(|line| line.trim().strip_prefix("value: "));
+    value.expect("a value").trim_matches('"').to_owned()
+}
+
 impl Operator {
     /// Starts it and waits until it is ready.
     pub async fn start(plane: &ControlPlane, admin_address: &str, more: &[&str]) -> Self {
@@ -186,7 +203,10 @@ impl Operator {
         .to_vec();
         args.extend(more.iter().map(|arg| (*arg).to_owned()));
         let program = binary("diskless-operator").expect("operator");
-        let environment = [("KUBECONFIG", kubeconfig.display().to_string())];
+        let environment = [
+            ("KUBECONFIG", kubeconfig.display().to_string()),
+            (ALLOCATOR, chart_environment(ALLOCATOR)),
+        ];
         Self {
             process: Process::start(program, &args, &environment),
             port,

@@ -41,8 +41,8 @@ const WARM_UP: Duration = Duration::from_secs(5);
 pub struct Grace {
     /// This long,
     pub longest: Duration,
-    /// or until all of these are back, if there are any.
-    pub awaited: BTreeSet<NodeId>,
+    /// or until all with these internal addresses are back, if there are any.
+    pub awaited: BTreeSet<String>,
 }
 
 /// Liveness, placement and the picture that follows from them.
@@ -53,7 +53,7 @@ pub struct Controller {
     grace_ends: Instant,
     listening: bool,
     /// Nodes that lived under the controller before; when all are back there is nobody to wait for.
-    awaited: BTreeSet<NodeId>,
+    awaited: BTreeSet<String>,
     nodes: BTreeMap<NodeId, Node>,
     /// Where each shard is to be led.
     placement: BTreeMap<ShardId, NodeId>,
@@ -370,7 +370,8 @@ impl Controller {
     /// Draws the consequences of whatever has changed.
     fn settle(&mut self, now: Instant) {
         self.changes += 1;
-        let all_back = !self.awaited.is_empty() && self.awaited.iter().all(|id| self.nodes.contains_key(id));
+        let is_back = |address: &String| self.nodes.values().any(|node| node.said.internal == *address);
+        let all_back = !self.awaited.is_empty() && self.awaited.iter().all(is_back);
         if self.listening && (all_back || now >= self.grace_ends) && !self.metadata.cluster_id.is_empty() {
             self.listening = false;
         }

@@ -80,7 +80,10 @@ pub trait Logged: Encode + Decode {
 
 impl Logged for Vec<Change> {
     fn version(&self) -> u8 {
-        match self.iter().any(|change| matches!(change, Change::FeatureLevel(_))) {
+        match self
+            .iter()
+            .any(|change| matches!(change, Change::FeatureLevel(_)))
+        {
             true => LEVELLED,
             false => PLAIN,
         }

@@ -33,7 +33,10 @@ pub fn log_entry(input: &[u8]) {
 /// A snapshot of the cluster's state.
 pub fn snapshot(input: &[u8]) {
     let (mut state, metadata) = ClusterState::new(LEVELS);
-    if state.restore(LogOffset(1), Bytes::copy_from_slice(input)).is_err() {
+    if state
+        .restore(LogOffset(1), Bytes::copy_from_slice(input))
+        .is_err()
+    {
         return;
     }
     let restored = metadata.borrow().clone();

@@ -22,6 +22,7 @@
 //! - [`configs`]: the topic configurations that are served, and how they are described.
 
 mod admin;
+mod command;
 pub mod configs;
 pub mod controller;
 mod describe;

@@ -373,17 +373,18 @@ async fn run(service: Arc<ControllerService>) {
     }
 }
 
-/// Everybody who lived, but for the controller itself: its silence is why there is a new one.
-fn awaited(before: &ImageRecord) -> BTreeSet<NodeId> {
-    let brokers = before.brokers.iter().map(|broker| broker.id);
-    let leaders = before
+/// Internal addresses of everybody who lived, but for the controller itself: its silence is why there is a new one. Those
+/// who follow shards are among them: without them, what the controller led would be opened cold elsewhere.
+pub(crate) fn awaited(before: &ImageRecord) -> BTreeSet<String> {
+    let brokers = before.brokers.iter().map(|broker| &broker.internal);
+    let shards = before
         .shards
         .iter()
-        .map(|shard| shard.leader)
-        .filter(|leader| leader.0 >= 0);
+        .flat_map(|shard| [&shard.address, &shard.follower]);
     brokers
-        .chain(leaders)
-        .filter(|id| *id != before.controller)
+        .chain(shards)
+        .filter(|address| !address.is_empty() && **address != before.controller_address)
+        .cloned()
         .collect()
 }
 

@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release -p coordinator --example shard -- [BATCHES] [PARTITIONS] [BATCHES PER FILE] [LOG LATENCY MS]`
 #![allow(
+    clippy::panic,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::indexing_slicing,
@@ -31,6 +32,7 @@ use uuid::Uuid;
 const SHARD: ShardId = ShardId(0);
 const IN_FLIGHT: u64 = 64;
 const PACED: u64 = 1_000;
+const PROCESS: &str = "/proc/self/stat";
 
 fn topic() -> TopicId {
     TopicId(Uuid::from_u128(1))
@@ -191,7 +193,7 @@ impl Lab {
         let leader = shard_threads();
         let follower = self.follow();
         let brokers = self.brokers(shard, 3);
-        let process = Path::new("/proc/self/stat");
+        let process = Path::new(PROCESS);
         let of_leader = || leader.iter().map(|task| cpu_of(&task.join("stat"))).sum::<f64>();
         let files = self.batches / self.per_file;
         let (began, cpu, leader_cpu) = (Instant::now(), cpu_of(process), of_leader());
@@ -377,13 +379,14 @@ async fn main() {
     let shard = lab.move_to(&shard, true).await;
     let shard = lab.move_to(&shard, false).await;
     shard.stop().await;
-    let began = Instant::now();
+    let (began, cpu) = (Instant::now(), cpu_of(Path::new(PROCESS)));
     let options = lab.options();
     let shard = lab.start(options).await;
     println!(
-        "cold take-over ({} batches from the log, the others from a snapshot): {:.2} s",
+        "cold take-over ({} batches from the log, the others from a snapshot): {:.2} s, {:.2} s of CPU",
         shard.batches(),
-        began.elapsed().as_secs_f64()
+        began.elapsed().as_secs_f64(),
+        cpu_of(Path::new(PROCESS)) - cpu
     );
 
     lab.work(&shard);

@@ -102,7 +102,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut runner = proptest::test_runner::TestRunner::default();
         let header = prop_oneof![Just(b"DSNP\0\0\0".to_vec()), Just(Vec::new())];
-        let frame = prop_oneof![Just(zstd::encode_all(&b"SQLite format 3\0"[..], 3).unwrap()), bytes()];
+        let frame = prop_oneof![
+            Just(zstd::encode_all(&b"SQLite format 3\0"[..], 3).unwrap()),
+            bytes()
+        ];
         runner
             .run(&(header, 0u8..10, frame), |(mut input, version, frame)| {
                 input.push(version);

@@ -44,7 +44,10 @@ impl ControllerService {
         let mut wanted = None;
         for update in &request.feature_updates {
             if update.feature.as_str() != FEATURE {
-                return Ok(Err(invalid(update, "This cluster does not support this feature.")));
+                return Ok(Err(invalid(
+                    update,
+                    "This cluster does not support this feature.",
+                )));
             }
             if wanted.replace(update).is_some() {
                 let text = format!("Feature {FEATURE} is named twice.");

@@ -154,7 +154,7 @@ fn a_new_controller_listens_first_and_moves_nothing() {
 
 #[test]
 fn the_grace_ends_when_all_are_back() {
-    let awaited = [NodeId(0), NodeId(1)].into();
+    let awaited = ["node-0:9190", "node-1:9190"].map(str::to_owned).into();
     let mut lab = Lab::new(
         2,
         Grace {
@@ -168,6 +168,43 @@ fn the_grace_ends_when_all_are_back() {
     lab.add(node(1, "b"));
     lab.rounds(3);
     assert_eq!(lab.image().brokers.len(), 2);
+}
+
+#[test]
+fn a_shard_that_the_dead_controller_led_goes_to_who_followed_it() {
+    let mut lab = Lab::new(1, Grace::default());
+    for id in [0, 1, 2] {
+        let mut said = node(id, "a");
+        said.broker = id == 2;
+        lab.add(said);
+        lab.rounds(5);
+    }
+    let before = ImageRecord {
+        controller: NodeId(0),
+        controller_address: "node-0:9190".into(),
+        ..lab.image().as_ref().clone()
+    };
+    let shard = &before.shards[0];
+    assert_eq!(
+        (shard.leader, shard.follower.as_str()),
+        (NodeId(0), "node-1:9190")
+    );
+    let awaited = crate::service::awaited(&before);
+    let all = ["node-1:9190", "node-2:9190"].map(str::to_owned);
+    assert_eq!(awaited, all.into());
+
+    // The next controller hears from another coordinator first.
+    let grace = Grace {
+        longest: Duration::from_secs(2),
+        awaited,
+    };
+    let mut next = Lab::new(1, grace);
+    let nodes = std::mem::take(&mut lab.nodes);
+    for id in [2, 1] {
+        next.add(nodes[&id].clone());
+        next.rounds(3);
+    }
+    assert_eq!(next.leaders(), [1]);
 }
 
 #[test]

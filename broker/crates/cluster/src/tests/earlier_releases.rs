@@ -85,7 +85,9 @@ fn write() -> String {
     for (offset, command) in (0..).zip(history()) {
         let entry = state.speculate(Timestamp(0), &command).unwrap().entry.unwrap();
         state.rollback().unwrap();
-        state.apply(LogOffset(offset), std::slice::from_ref(&entry)).unwrap();
+        state
+            .apply(LogOffset(offset), std::slice::from_ref(&entry))
+            .unwrap();
         lines.push(hex(&entry) + "\n");
     }
     lines.push(hex(&state.snapshot().unwrap().1) + "\n");
@@ -110,11 +112,18 @@ fn read() -> (Metadata, Metadata) {
     let (snapshot, entries) = lines.split_last().unwrap();
     let (mut state, replayed) = ClusterState::new(FeatureLevels::SUPPORTED);
     for (offset, entry) in (0..).zip(entries) {
-        state.apply(LogOffset(offset), std::slice::from_ref(entry)).unwrap();
+        state
+            .apply(LogOffset(offset), std::slice::from_ref(entry))
+            .unwrap();
     }
     let (mut state, restored) = ClusterState::new(FeatureLevels::SUPPORTED);
-    state.restore(LogOffset(entries.len() as u64), snapshot.clone()).unwrap();
-    (replayed.borrow().as_ref().clone(), restored.borrow().as_ref().clone())
+    state
+        .restore(LogOffset(entries.len() as u64), snapshot.clone())
+        .unwrap();
+    (
+        replayed.borrow().as_ref().clone(),
+        restored.borrow().as_ref().clone(),
+    )
 }
 
 #[test]

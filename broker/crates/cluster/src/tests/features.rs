@@ -84,7 +84,10 @@ async fn a_level_is_finalised_once_all_live_nodes_support_it() {
     let old = open(&lab, 0, FeatureLevels::FIRST_RELEASE).await.unwrap();
     let raise = request(&[update(2, UPGRADE)]);
     let (code, text) = ask(&old, &raise).await;
-    assert!(code == REFUSED && text.contains("only supports versions 1-1"), "{text}");
+    assert!(
+        code == REFUSED && text.contains("only supports versions 1-1"),
+        "{text}"
+    );
 
     let controller = open(&lab, 1, FeatureLevels::SUPPORTED).await.unwrap();
     let _new_node = live(&lab, &controller, node(1, "a"));
@@ -94,17 +97,27 @@ async fn a_level_is_finalised_once_all_live_nodes_support_it() {
     };
     let old_node = live(&lab, &controller, first_release.clone());
     lab.env.sleep(Duration::from_secs(3)).await;
-    assert_eq!(level(&controller), FeatureLevel::FIRST, "nobody has asked for more");
+    assert_eq!(
+        level(&controller),
+        FeatureLevel::FIRST,
+        "nobody has asked for more"
+    );
     for validate_only in [true, false] {
         let (code, text) = ask(&controller, &raise.clone().with_validate_only(validate_only)).await;
-        assert!(code == REFUSED && text.contains("Node 2 only supports versions 1-1"), "{text}");
+        assert!(
+            code == REFUSED && text.contains("Node 2 only supports versions 1-1"),
+            "{text}"
+        );
     }
     // The roll goes on: nobody was shut out.
     lab.env.sleep(Duration::from_secs(1)).await;
     assert!(!old_node.is_finished());
     old_node.abort();
     lab.env.sleep(Duration::from_secs(5)).await;
-    assert_eq!(ask(&controller, &raise.clone().with_validate_only(true)).await.0, 0);
+    assert_eq!(
+        ask(&controller, &raise.clone().with_validate_only(true)).await.0,
+        0
+    );
     assert_eq!(level(&controller), FeatureLevel::FIRST);
     assert_eq!(ask(&controller, &raise).await.0, 0);
     assert_eq!(level(&controller), FeatureLevel::PACKED_FILES);
@@ -132,13 +145,22 @@ async fn a_new_cluster_has_the_highest_level_of_its_controller_and_none_is_lower
     assert_eq!(level(&controller), FeatureLevel::PACKED_FILES);
     let other = update(1, UPGRADE).with_feature(StrBytes::from_static_str("metadata.version"));
     let cases = [
-        (vec![update(1, UPGRADE)], "Can't downgrade the version of this feature without"),
+        (
+            vec![update(1, UPGRADE)],
+            "Can't downgrade the version of this feature without",
+        ),
         (vec![update(1, SAFE_DOWNGRADE)], "cannot be lowered"),
-        (vec![update(1, UPGRADE).with_allow_downgrade(true)], "cannot be lowered"),
+        (
+            vec![update(1, UPGRADE).with_allow_downgrade(true)],
+            "cannot be lowered",
+        ),
         (vec![update(0, 3)], "only supports versions 1-2"),
         (vec![update(3, UPGRADE)], "only supports versions 1-2"),
         (vec![update(2, 0)], "does not support the given upgrade type"),
-        (vec![other.clone()], "Invalid update version 1 for feature metadata.version."),
+        (
+            vec![other.clone()],
+            "Invalid update version 1 for feature metadata.version.",
+        ),
         (vec![update(2, UPGRADE), other], "metadata.version"),
     ];
     for (updates, says) in cases {
@@ -147,7 +169,10 @@ async fn a_new_cluster_has_the_highest_level_of_its_controller_and_none_is_lower
         assert!(text.contains(says), "{text}");
     }
     let twice = request(&[update(2, UPGRADE), update(2, UPGRADE)]);
-    assert_eq!(ask(&controller, &twice).await.0, ResponseError::InvalidRequest.code());
+    assert_eq!(
+        ask(&controller, &twice).await.0,
+        ResponseError::InvalidRequest.code()
+    );
     assert_eq!(ask(&controller, &request(&[])).await.0, 0);
     assert_eq!(level(&controller), FeatureLevel::PACKED_FILES);
 }
@@ -158,7 +183,10 @@ async fn a_controller_that_does_not_know_its_nodes_yet_finalises_nothing() {
     open(&lab, 0, FeatureLevels::FIRST_RELEASE).await.unwrap();
     let controller = open(&lab, 1, FeatureLevels::SUPPORTED).await.unwrap();
     let hasty = request(&[update(2, UPGRADE)]).with_timeout_ms(100);
-    assert_eq!(ask(&controller, &hasty).await.0, ResponseError::RequestTimedOut.code());
+    assert_eq!(
+        ask(&controller, &hasty).await.0,
+        ResponseError::RequestTimedOut.code()
+    );
     let patient = request(&[update(2, UPGRADE)]);
     assert_eq!(ask(&controller, &patient).await.0, 0);
 }
@@ -187,7 +215,10 @@ fn a_level_is_kept_by_snapshots_and_hidden_from_nobody() {
     assert_eq!((entry[0], snapshot[0]), (1, 1));
     let old = FeatureLevels::FIRST_RELEASE;
     let by_entry = state(old, &[entry]).err().unwrap();
-    let by_snapshot = ClusterState::new(old).0.restore(LogOffset(0), snapshot).unwrap_err();
+    let by_snapshot = ClusterState::new(old)
+        .0
+        .restore(LogOffset(0), snapshot)
+        .unwrap_err();
     for error in [by_entry, by_snapshot] {
         assert!(matches!(error, StateError::Unsupported(_)), "{error}");
     }
@@ -199,7 +230,15 @@ fn what_comes_after_this_release_is_refused_as_such() {
     let error = state(FeatureLevels::SUPPORTED, &[later]).err().unwrap();
     let text = error.to_string();
     assert!(matches!(error, StateError::Unsupported(_)), "{text}");
-    assert!(text.contains("diskless.version 3") && text.contains("1-2"), "{text}");
-    let error = state(FeatureLevels::SUPPORTED, &[Bytes::from_static(&[2, 1])]).err().unwrap();
-    assert!(matches!(&error, StateError::Unsupported(text) if text.contains("version 2")), "{error}");
+    assert!(
+        text.contains("diskless.version 3") && text.contains("1-2"),
+        "{text}"
+    );
+    let error = state(FeatureLevels::SUPPORTED, &[Bytes::from_static(&[2, 1])])
+        .err()
+        .unwrap();
+    assert!(
+        matches!(&error, StateError::Unsupported(text) if text.contains("version 2")),
+        "{error}"
+    );
 }

@@ -137,7 +137,10 @@ struct Last {
 
 impl Last {
     fn put_next(&mut self, out: &mut BytesMut, batch: &Batch) {
-        let producer = batch.producer.as_ref().map(|producer| (producer.id, producer.epoch));
+        let producer = batch
+            .producer
+            .as_ref()
+            .map(|producer| (producer.id, producer.epoch));
         let set = |flag, is: bool| if is { flag } else { 0 };
         let same = producer.is_some() && producer == self.producer;
         let adjacent = batch.position == self.end;

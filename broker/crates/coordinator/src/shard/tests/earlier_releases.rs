@@ -69,7 +69,10 @@ pub fn history(base: u128) -> Vec<Vec<Command>> {
             ),
             commit(2, vec![plain(tp(gone, 0), 4)]),
             Command::CommitFile(shared),
-            commit(3, vec![idem(other, 10, i64::from(i32::MAX), i16::MAX, i32::MAX - 3)]),
+            commit(
+                3,
+                vec![idem(other, 10, i64::from(i32::MAX), i16::MAX, i32::MAX - 3)],
+            ),
         ],
         vec![
             Command::PutGroup {
@@ -112,7 +115,12 @@ pub fn history(base: u128) -> Vec<Vec<Command>> {
 
 async fn log(env: &Env, bucket: &Path) -> ObjectLog {
     let store = LocalStore::open(bucket, env.clone()).await.unwrap();
-    ObjectLog::new(Arc::new(store), "shard-0", metalog::Options::default(), env.clone())
+    ObjectLog::new(
+        Arc::new(store),
+        "shard-0",
+        metalog::Options::default(),
+        env.clone(),
+    )
 }
 
 /// Runs `history` in a life of its own.
@@ -175,7 +183,10 @@ async fn a_log_of_the_first_release_is_read() {
     let (bucket, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     copy(&fixture().join("bucket"), bucket.path());
     let log = log(&env, bucket.path()).await;
-    assert!(log.snapshot().await.unwrap().is_some(), "the fixture has a snapshot");
+    assert!(
+        log.snapshot().await.unwrap().is_some(),
+        "the fixture has a snapshot"
+    );
     let slots = log.read(log_start(&log).await, usize::MAX).await.unwrap();
     for entry in slots.iter().flat_map(|slot| &slot.entries) {
         let (time, change) = decode(entry.clone(), FeatureLevels::FIRST_RELEASE).unwrap();
@@ -187,28 +198,35 @@ async fn a_log_of_the_first_release_is_read() {
     similar(&view(&shard).await, &expected);
     // It goes on where the other release has stopped: the file is known, and so is the producer.
     let again = shard
-        .commit_file(file(20, vec![
-            idem(tp(20, 0), 3, 1_020, 0, 0),
-            idem(tp(20, 0), 2, 1_020, 0, 3),
-            plain(tp(20, 1), 70_000),
-            BatchRequest {
-                log_append_time: true,
-                ..idem(tp(21, 0), 1, 1_020, 0, 0)
-            },
-            BatchRequest {
-                log_append_time: true,
-                ..plain(tp(21, 0), 9)
-            },
-        ]))
+        .commit_file(file(
+            20,
+            vec![
+                idem(tp(20, 0), 3, 1_020, 0, 0),
+                idem(tp(20, 0), 2, 1_020, 0, 3),
+                plain(tp(20, 1), 70_000),
+                BatchRequest {
+                    log_append_time: true,
+                    ..idem(tp(21, 0), 1, 1_020, 0, 0)
+                },
+                BatchRequest {
+                    log_append_time: true,
+                    ..plain(tp(21, 0), 9)
+                },
+            ],
+        ))
         .await;
     assert_eq!((again.error_code, again.batches[1].base_offset), (0, 3));
     let next = shard
-        .commit_file(file(90, vec![
-            idem(tp(20, 0), 1, 1_020, 0, 5),
-            idem(tp(20, 0), 2, 1_020, 0, 3),
-        ]))
+        .commit_file(file(
+            90,
+            vec![idem(tp(20, 0), 1, 1_020, 0, 5), idem(tp(20, 0), 2, 1_020, 0, 3)],
+        ))
         .await;
-    let offsets: Vec<_> = next.batches.iter().map(|batch| (batch.base_offset, batch.duplicate)).collect();
+    let offsets: Vec<_> = next
+        .batches
+        .iter()
+        .map(|batch| (batch.base_offset, batch.duplicate))
+        .collect();
     assert_eq!(offsets, [(5, false), (3, true)]);
 }
 

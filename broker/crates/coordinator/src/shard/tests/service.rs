@@ -425,7 +425,12 @@ async fn offsets_that_come_after_the_deletion_of_their_topic_are_refused_by_ever
         topic: "other".to_owned(),
         ..commit(3, 5)
     };
-    assert!(shard.commit_offsets("g".into(), vec![commit(1, 100)]).await.unwrap());
+    assert!(
+        shard
+            .commit_offsets("g".into(), vec![commit(1, 100)])
+            .await
+            .unwrap()
+    );
     let deleted = DeleteTopic {
         topic: topic(1),
         name: "t".into(),
@@ -438,14 +443,22 @@ async fn offsets_that_come_after_the_deletion_of_their_topic_are_refused_by_ever
     for life in 0..3 {
         // It was on its way when the topic was deleted, and has found whoever leads now.
         let late = vec![other.clone(), commit(1, 200)];
-        assert!(!shard.commit_offsets("g".into(), late).await.unwrap(), "life {life}");
+        assert!(
+            !shard.commit_offsets("g".into(), late).await.unwrap(),
+            "life {life}"
+        );
         let stored = shard.fetch_offsets("g".into(), None).await.unwrap();
         let stored: Vec<_> = stored.iter().map(|offset| offset.commit.offset).collect();
         // A new topic of the name has offsets of its own.
         let expected: &[i64] = if life < 2 { &[] } else { &[7] };
         assert_eq!(stored, expected, "life {life}");
         if life == 1 {
-            assert!(shard.commit_offsets("g".into(), vec![commit(2, 7)]).await.unwrap());
+            assert!(
+                shard
+                    .commit_offsets("g".into(), vec![commit(2, 7)])
+                    .await
+                    .unwrap()
+            );
         }
         shard.stop().await;
         shard = open(&env, dir.path(), log.clone()).await;

@@ -9,9 +9,7 @@ use types::{FeatureLevel, FeatureLevels};
 use super::earlier_releases::history;
 use super::*;
 use crate::replica::StateError;
-use crate::shard::entry::{
-    Batch, BatchProducer, Change, FileCommitted, PartitionBatches, decode, encode,
-};
+use crate::shard::entry::{Batch, BatchProducer, Change, FileCommitted, PartitionBatches, decode, encode};
 use crate::shard::packed::Packed;
 use crate::shard::results;
 
@@ -69,14 +67,20 @@ fn a_node_of_the_first_release_reads_the_first_level_and_refuses_the_next_by_nam
     let error = apply(&packed.log).unwrap_err();
     assert!(matches!(error, StateError::Unsupported(_)), "{error}");
     let text = error.to_string();
-    assert!(text.contains("version 1") && text.contains(FEATURE) && text.contains("1-1"), "{text}");
+    assert!(
+        text.contains("version 1") && text.contains(FEATURE) && text.contains("1-1"),
+        "{text}"
+    );
 }
 
 #[test]
 fn what_comes_after_this_release_is_refused_as_such() {
     let entry = Bytes::from_static(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 99]);
     let error = decode(entry, FeatureLevels::SUPPORTED).unwrap_err();
-    assert!(matches!(&error, StateError::Unsupported(text) if text.contains("version 2")), "{error}");
+    assert!(
+        matches!(&error, StateError::Unsupported(text) if text.contains("version 2")),
+        "{error}"
+    );
 
     let mut shard = Shard::new();
     run(&mut shard);
@@ -84,7 +88,10 @@ fn what_comes_after_this_release_is_refused_as_such() {
     let mut later = snapshot.to_vec();
     later[7] += 1;
     let error = shard.state.restore(offset, later.into()).unwrap_err();
-    assert!(matches!(&error, StateError::Unsupported(text) if text.contains("schema 2")), "{error}");
+    assert!(
+        matches!(&error, StateError::Unsupported(text) if text.contains("schema 2")),
+        "{error}"
+    );
     shard.state.restore(offset, snapshot).unwrap();
 }
 
@@ -142,18 +149,21 @@ fn a_packed_file_takes_a_third_of_the_plain_one_at_most() {
         let (plain, packed) = (plain.len(), packed.len());
         let each = |bytes: usize| bytes as f64 / count as f64;
         let (plain_each, packed_each) = (each(plain), each(packed));
-        eprintln!("{partitions} partitions x {batches}: {plain_each:.1} bytes a batch plain, {packed_each:.1} packed");
+        eprintln!(
+            "{partitions} partitions x {batches}: {plain_each:.1} bytes a batch plain, {packed_each:.1} packed"
+        );
         assert!(count < 10 || packed * 3 <= plain, "{packed} of {plain}");
         assert!(packed < plain);
     }
 }
 
 fn file_committed() -> impl Strategy<Value = FileCommitted> {
-    let producer = (0i64..3, any::<i16>(), any::<i32>()).prop_map(|(id, epoch, base_sequence)| BatchProducer {
-        id: if id == 2 { i64::MAX } else { id },
-        epoch,
-        base_sequence,
-    });
+    let producer =
+        (0i64..3, any::<i16>(), any::<i32>()).prop_map(|(id, epoch, base_sequence)| BatchProducer {
+            id: if id == 2 { i64::MAX } else { id },
+            epoch,
+            base_sequence,
+        });
     let position = prop_oneof![Just(u32::MAX), 0..300u32];
     let numbers = (position, 1..200u32, any::<i32>(), any::<i64>(), any::<bool>());
     let batch = (numbers, proptest::option::of(producer)).prop_map(|(numbers, producer)| {
@@ -167,15 +177,26 @@ fn file_committed() -> impl Strategy<Value = FileCommitted> {
             producer,
         }
     });
-    let partition = (0u128..3, any::<i32>(), any::<u32>(), any::<i64>(), vec(batch, 0..5)).prop_map(
-        |(topic, index, num, base_offset, batches)| PartitionBatches {
+    let partition = (
+        0u128..3,
+        any::<i32>(),
+        any::<u32>(),
+        any::<i64>(),
+        vec(batch, 0..5),
+    )
+        .prop_map(|(topic, index, num, base_offset, batches)| PartitionBatches {
             partition: tp(topic, index),
             num,
             base_offset,
             batches,
-        },
+        });
+    let head = (
+        any::<u64>(),
+        any::<u128>(),
+        any::<i32>(),
+        any::<u64>(),
+        vec(any::<u32>(), 0..4),
     );
-    let head = (any::<u64>(), any::<u128>(), any::<i32>(), any::<u64>(), vec(any::<u32>(), 0..4));
     let results = proptest::option::of(vec(any::<u8>(), 0..20));
     (head, results, vec(partition, 0..6)).prop_map(|(head, results, mut partitions)| {
         let (id, key, uploader, size, owners) = head;
@@ -208,6 +229,17 @@ proptest! {
         prop_assert_eq!(unpacked.to_bytes(), packed.clone());
         let len = (packed.len() as f64 * cut) as usize;
         prop_assert!(Packed::from_bytes(packed.slice(..len)).is_err());
+    }
+
+    #[test]
+    fn whatever_lies_in_the_place_of_a_packed_file_is_read_or_refused(
+        body in vec(prop_oneof![4 => 0u8..4, 1 => any::<u8>()], 0..200),
+    ) {
+        let entry = [&[1, 0, 0, 0, 0, 0, 0, 0, 0, 13], &body[..]].concat();
+        if let Ok((time, change)) = decode(entry.into(), FeatureLevels::SUPPORTED) {
+            let again = decode(encode(time, &change), FeatureLevels::SUPPORTED).unwrap();
+            prop_assert_eq!(again, (time, change));
+        }
     }
 
     #[test]
