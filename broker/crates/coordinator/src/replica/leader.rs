@@ -307,8 +307,7 @@ impl<'a, S: StateMachine> Leader<'a, S> {
             });
         } else if !self.group.entries.is_empty() {
             self.flying = std::mem::take(&mut self.group);
-            // Not always: loops that rest on the log to take its time would stop a simulated clock.
-            if env::mutation("ack-before-durable") && self.env.random_below(2) == 0 {
+            if env::mutation("ack-before-durable") {
                 self.unconfirmed.append(&mut self.flying.items);
                 self.answer_unconfirmed();
             }
