@@ -122,8 +122,8 @@ pub struct Options {
     pub check_interval: Duration,
     /// A snapshot is taken after this many slots,
     pub snapshot_slots: u64,
-    /// or this many bytes of entries (and no fewer than the last snapshot has), whichever comes first. With the
-    /// number of slots it bounds how long a take-over replays.
+    /// or this many bytes of entries (and no fewer than a fourth of what the last snapshot has), whichever comes first.
+    /// With the number of slots it bounds how long a take-over replays.
     pub snapshot_bytes: u64,
     /// A follower looks for new slots this often while there are some,
     pub poll_interval: Duration,

@@ -12,7 +12,7 @@
 //! - [`service`]: all groups of a shard. It owns the tickets and the timers, keeps groups and offsets in the shard's log
 //!   (crate `coordinator`), and restores them when the shard is opened: a take-over needs no rebalance.
 //!
-//! Members learn of a generation only when it is durable. Time-outs are the leader's own: a group that moves starts
+//! Members learn of their assignment only when its generation is durable. Time-outs are the leader's own: a group that moves starts
 //! them anew.
 
 mod describe;
