@@ -184,6 +184,7 @@ pub(crate) async fn grow(env: Env, lab: Arc<Lab>, topic: &'static str, most: i32
 pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u64) {
     let mut client = Client::new(env.clone(), lab.bootstrap.clone());
     let mut next = first;
+    let mut before = None;
     while !lab.is_quiet() {
         let start = clock(&env);
         until!(
@@ -191,7 +192,10 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
             lab,
             client.create(&name, 2, &[("retention.ms", "-1")]).await.map(Some)
         );
-        let (id, partitions) = until!(client, lab, client.describe(&name).await);
+        // A broker that has heard of neither the deletion nor the creation still knows the topic before.
+        let is_new = |found: Option<(uuid::Uuid, i32)>| found.filter(|(found, _)| Some(*found) != before);
+        let (id, partitions) = until!(client, lab, client.describe(&name).await.map(is_new));
+        before = Some(id);
         lab.took(&env, format!("creation of {name}"), start);
         lab.trace.add(&env, format_args!("{name} is {id}"));
         let mut history = History {
