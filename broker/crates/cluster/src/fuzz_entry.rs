@@ -1,11 +1,10 @@
 //! What a controller and its nodes read that others wrote, for bytes of anybody's. The fuzz targets and the tests with random
 //! bytes call the same functions: whatever comes, nothing panics, and what is taken for a value survives being written and read again.
 
-use std::fmt::Debug;
-
 use bytes::Bytes;
 use coordinator::replica::{StateError, StateMachine};
-use kafka_wire::flex::{Decode, Encode};
+use kafka_wire::flex::Decode;
+use kafka_wire::fuzz_entry::{again, one_of};
 use types::{FeatureLevels, LogOffset};
 
 use crate::entry::{self, Change};
@@ -59,24 +58,13 @@ pub fn rpc(input: &[u8]) {
         again::<HeartbeatRequest>,
         again::<HeartbeatResponse>,
     ];
-    let Some((choice, body)) = input.split_first() else {
-        return;
-    };
-    if let Some(read) = READERS.get(usize::from(*choice) % READERS.len()) {
-        read(Bytes::copy_from_slice(body));
-    }
+    one_of(&READERS, input);
 }
 
 /// What a controller says of the cluster.
 pub fn image(input: &[u8]) {
     if let Ok(record) = ImageRecord::from_bytes(Bytes::copy_from_slice(input)) {
         let _ = MetadataImage::new(record);
-    }
-}
-
-fn again<T: Decode + Encode + PartialEq + Debug>(body: Bytes) {
-    if let Ok(value) = T::from_bytes(body) {
-        assert_eq!(T::from_bytes(value.to_bytes()), Ok(value));
     }
 }
 

@@ -1,11 +1,10 @@
 //! What a coordinator reads that others wrote, for bytes of anybody's. The fuzz targets and the tests with random bytes call
 //! the same functions: whatever comes, nothing panics, and what is taken for a value survives being written and read again.
 
-use std::fmt::Debug;
 use std::path::Path;
 
 use bytes::Bytes;
-use kafka_wire::flex::{Decode, Encode};
+use kafka_wire::fuzz_entry::{again, one_of};
 use types::{FeatureLevels, LogOffset, Timestamp};
 
 use crate::protocol::{
@@ -63,18 +62,7 @@ pub fn rpc(input: &[u8]) {
         again::<TailRequest>,
         again::<TailResponse>,
     ];
-    let Some((choice, body)) = input.split_first() else {
-        return;
-    };
-    if let Some(read) = READERS.get(usize::from(*choice) % READERS.len()) {
-        read(Bytes::copy_from_slice(body));
-    }
-}
-
-fn again<T: Decode + Encode + PartialEq + Debug>(body: Bytes) {
-    if let Ok(value) = T::from_bytes(body) {
-        assert_eq!(T::from_bytes(value.to_bytes()), Ok(value));
-    }
+    one_of(&READERS, input);
 }
 
 #[cfg(test)]

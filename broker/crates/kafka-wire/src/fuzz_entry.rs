@@ -1,9 +1,11 @@
 //! One function for each way in for bytes from outside. The fuzz targets and the tests with random bytes call the
 //! same functions; each returns whatever the decoder says and must neither panic nor take memory beyond its input.
 
+use std::fmt::Debug;
+
 use bytes::Bytes;
 
-use crate::flex::Decode;
+use crate::flex::{Decode, Encode};
 use crate::frame::{self, RequestHeader};
 use crate::{DecodeError, batch, records, request};
 
@@ -35,6 +37,24 @@ crate::flex_enum! {
         0 => Empty,
         /// With payload.
         1 => Pair((i32, String)),
+    }
+}
+
+/// One of several kinds of messages; the first byte of `input` chooses which, the rest is the message.
+pub fn one_of(readers: &[fn(Bytes)], input: &[u8]) {
+    let Some((choice, body)) = input.split_first() else {
+        return;
+    };
+    let reader = usize::from(*choice).checked_rem(readers.len());
+    if let Some(read) = reader.and_then(|index| readers.get(index)) {
+        read(Bytes::copy_from_slice(body));
+    }
+}
+
+/// What is taken for a value survives being written and read again.
+pub fn again<T: Decode + Encode + PartialEq + Debug>(body: Bytes) {
+    if let Ok(value) = T::from_bytes(body) {
+        assert_eq!(T::from_bytes(value.to_bytes()), Ok(value));
     }
 }
 
