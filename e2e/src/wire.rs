@@ -7,8 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::{ApiKey, CreateTopicsRequest, MetadataRequest, TopicName};
+use kafka_protocol::messages::{
+    ApiKey, BrokerId, CreateTopicsRequest, DeleteRecordsRequest, ListOffsetsRequest, MetadataRequest,
+    TopicName,
+};
 use kafka_protocol::protocol::{Request, StrBytes};
 use kafka_protocol::records::{
     Compression, NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Record,
@@ -109,6 +114,38 @@ pub fn topic_name(name: &str) -> TopicName {
 /// A string as requests hold it.
 pub fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
+}
+
+/// Asks for the offsets that partitions of a topic have at a time (ms; -1: the end, -2: the beginning).
+pub fn list_offsets(
+    topic: &str,
+    partitions: impl IntoIterator<Item = i32>,
+    timestamp: i64,
+) -> ListOffsetsRequest {
+    let partitions = partitions.into_iter().map(|partition| {
+        ListOffsetsPartition::default()
+            .with_partition_index(partition)
+            .with_timestamp(timestamp)
+    });
+    let topic = ListOffsetsTopic::default()
+        .with_name(topic_name(topic))
+        .with_partitions(partitions.collect());
+    ListOffsetsRequest::default()
+        .with_replica_id(BrokerId(-1))
+        .with_topics(vec![topic])
+}
+
+/// Deletes what is before `offset` in a partition.
+pub fn delete_records(topic: &str, partition: i32, offset: i64, timeout_ms: i32) -> DeleteRecordsRequest {
+    let partition = DeleteRecordsPartition::default()
+        .with_partition_index(partition)
+        .with_offset(offset);
+    let topic = DeleteRecordsTopic::default()
+        .with_name(topic_name(topic))
+        .with_partitions(vec![partition]);
+    DeleteRecordsRequest::default()
+        .with_topics(vec![topic])
+        .with_timeout_ms(timeout_ms)
 }
 
 /// A batch of one record for each value, their times counting up from `timestamp`, of no idempotent producer.

@@ -20,9 +20,7 @@ use e2e::history::History;
 use e2e::node::{Cluster, Plan};
 use e2e::s3::S3Server;
 use e2e::s3_proxy::{Fault, Proxy, Rule, Verb};
-use e2e::wire::{Wire, batch, batch_of};
-use kafka_protocol::messages::ListOffsetsRequest;
-use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use e2e::wire::{Wire, batch, batch_of, list_offsets};
 
 use crate::support::{deliver, is_retriable, now, producer_id, send, until};
 
@@ -60,17 +58,7 @@ fn rig(brokers: Vec<&'static str>, coordinators: usize, settings: &str) -> anyho
 }
 
 fn ends(wire: &mut Wire, topic: &str, partitions: i32) -> anyhow::Result<Vec<i64>> {
-    let asked = (0..partitions).map(|partition| {
-        ListOffsetsPartition::default()
-            .with_partition_index(partition)
-            .with_timestamp(-1)
-    });
-    let topic = ListOffsetsTopic::default()
-        .with_name(e2e::wire::topic_name(topic))
-        .with_partitions(asked.collect());
-    let request = ListOffsetsRequest::default()
-        .with_replica_id((-1).into())
-        .with_topics(vec![topic]);
+    let request = list_offsets(topic, 0..partitions, -1);
     let answer = wire.call(&request, 7)?;
     let partitions = answer.topics[0].partitions.iter();
     Ok(partitions

@@ -16,17 +16,15 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use e2e::node::{Cluster, Plan};
-use e2e::wire::{Wire, batch, text, topic_name};
+use e2e::wire::{Wire, batch, delete_records, list_offsets, text, topic_name};
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
-use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
-use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -291,14 +289,7 @@ fn offsets(asker: &mut Asker, end: i64) {
     for version in versions(ApiKey::ListOffsets) {
         // The time of the second record; the first one was written in version 3.
         for (timestamp, offset) in [(-1, end), (-2, 0), (TIME + 4, 1), (TIME + 1_000_000, -1)] {
-            let partition = ListOffsetsPartition::default().with_timestamp(timestamp);
-            let topic = ListOffsetsTopic::default()
-                .with_name(topic_name(TOPIC))
-                .with_partitions(vec![partition]);
-            let request = ListOffsetsRequest::default()
-                .with_replica_id(BrokerId(-1))
-                .with_topics(vec![topic]);
-            let response = asker.ask(version, &request);
+            let response = asker.ask(version, &list_offsets(TOPIC, [0], timestamp));
             let found = &response.topics[0].partitions[0];
             assert_eq!(
                 (found.error_code, found.offset),
@@ -324,14 +315,7 @@ fn offsets(asker: &mut Asker, end: i64) {
         );
     }
     for version in versions(ApiKey::DeleteRecords) {
-        let partition = DeleteRecordsPartition::default().with_offset(-1);
-        let topic = DeleteRecordsTopic::default()
-            .with_name(topic_name("cut"))
-            .with_partitions(vec![partition]);
-        let request = DeleteRecordsRequest::default()
-            .with_topics(vec![topic])
-            .with_timeout_ms(30_000);
-        let response = asker.ask(version, &request);
+        let response = asker.ask(version, &delete_records("cut", 0, -1, 30_000));
         let cut = &response.topics[0].partitions[0];
         assert_eq!((cut.error_code, cut.low_watermark), (0, 0), "version {version}");
     }

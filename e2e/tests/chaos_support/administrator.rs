@@ -5,14 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use e2e::wire::{Producer, batch_of, topic_name};
+use e2e::wire::{Producer, batch_of, delete_records, topic_name};
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
-use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
-use kafka_protocol::messages::{
-    CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-};
+use kafka_protocol::messages::{CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest};
 use rand::RngExt;
 
 use crate::consumer::Consumer;
@@ -164,15 +161,7 @@ fn grow(link: &mut Link, count: i32) -> anyhow::Result<()> {
 }
 
 fn trim(link: &mut Link, partition: i32, start: i64) -> anyhow::Result<()> {
-    let partition = DeleteRecordsPartition::default()
-        .with_partition_index(partition)
-        .with_offset(start);
-    let topic = DeleteRecordsTopic::default()
-        .with_name(topic_name(TOPIC))
-        .with_partitions(vec![partition]);
-    let request = DeleteRecordsRequest::default()
-        .with_topics(vec![topic])
-        .with_timeout_ms(TIMEOUT_MS);
+    let request = delete_records(TOPIC, partition, start, TIMEOUT_MS);
     // The same again is no error.
     ask(link, "deletion of records", None, |link| {
         let answer = link.call(&request, 2)?;

@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use e2e::wire::topic_name;
+use e2e::wire::{list_offsets, topic_name};
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
-use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
-use kafka_protocol::messages::{BrokerId, FetchRequest, FetchResponse, ListOffsetsRequest};
+use kafka_protocol::messages::{BrokerId, FetchRequest, FetchResponse};
 use kafka_protocol::records::RecordBatchDecoder;
 use rand::RngExt;
 
@@ -116,18 +115,7 @@ impl Consumer {
     }
 
     fn ends(&mut self) -> anyhow::Result<Vec<i64>> {
-        let partitions = (0..PARTITIONS).map(|partition| {
-            ListOffsetsPartition::default()
-                .with_partition_index(partition)
-                .with_timestamp(LATEST)
-        });
-        let topic = ListOffsetsTopic::default()
-            .with_name(topic_name(TOPIC))
-            .with_partitions(partitions.collect());
-        let request = ListOffsetsRequest::default()
-            .with_replica_id(BrokerId(-1))
-            .with_topics(vec![topic]);
-        let answer = self.link.call(&request, 7)?;
+        let answer = self.link.call(&list_offsets(TOPIC, 0..PARTITIONS, LATEST), 7)?;
         let mut ends = vec![0; PARTITIONS as usize];
         for found in answer.topics.iter().flat_map(|topic| &topic.partitions) {
             if found.error_code != 0 {
@@ -210,16 +198,7 @@ impl Consumer {
 }
 
 fn offset(link: &mut Link, topic: &str, partition: i32, timestamp: i64) -> anyhow::Result<i64> {
-    let partition = ListOffsetsPartition::default()
-        .with_partition_index(partition)
-        .with_timestamp(timestamp);
-    let topic = ListOffsetsTopic::default()
-        .with_name(topic_name(topic))
-        .with_partitions(vec![partition]);
-    let request = ListOffsetsRequest::default()
-        .with_replica_id(BrokerId(-1))
-        .with_topics(vec![topic]);
-    let answer = link.call(&request, 7)?;
+    let answer = link.call(&list_offsets(topic, [partition], timestamp), 7)?;
     let topic = answer.topics.first().context("no topic")?;
     let found = topic.partitions.first().context("no partition")?;
     if found.error_code != 0 {

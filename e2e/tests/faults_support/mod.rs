@@ -6,16 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::{Bytes, BytesMut};
-use e2e::wire::{Wire, batch, topic_name};
-use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+use e2e::wire::{self, Wire, batch, topic_name};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::fetch_response::PartitionData;
-use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use kafka_protocol::messages::{
-    ApiKey, BrokerId, DeleteRecordsRequest, FetchRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest,
-};
+use kafka_protocol::messages::{ApiKey, BrokerId, FetchRequest, MetadataRequest, ProduceRequest};
 use kafka_protocol::records::{
     Compression, Record, RecordBatchDecoder, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
 };
@@ -125,31 +121,13 @@ pub fn delete_records(
     partition: i32,
     offset: i64,
 ) -> anyhow::Result<(i16, i64)> {
-    let partition = DeleteRecordsPartition::default()
-        .with_partition_index(partition)
-        .with_offset(offset);
-    let topic = DeleteRecordsTopic::default()
-        .with_name(topic_name(topic))
-        .with_partitions(vec![partition]);
-    let request = DeleteRecordsRequest::default()
-        .with_topics(vec![topic])
-        .with_timeout_ms(30_000);
-    let answer = wire.call(&request, 2)?;
+    let answer = wire.call(&wire::delete_records(topic, partition, offset, 30_000), 2)?;
     let result = &answer.topics[0].partitions[0];
     Ok((result.error_code, result.low_watermark))
 }
 
 pub fn offset(wire: &mut Wire, topic: &str, partition: i32, timestamp: i64) -> anyhow::Result<i64> {
-    let partition = ListOffsetsPartition::default()
-        .with_partition_index(partition)
-        .with_timestamp(timestamp);
-    let topic = ListOffsetsTopic::default()
-        .with_name(topic_name(topic))
-        .with_partitions(vec![partition]);
-    let request = ListOffsetsRequest::default()
-        .with_replica_id(BrokerId(-1))
-        .with_topics(vec![topic]);
-    let answer = wire.call(&request, 7)?;
+    let answer = wire.call(&wire::list_offsets(topic, [partition], timestamp), 7)?;
     let found = &answer.topics[0].partitions[0];
     if found.error_code != 0 {
         bail!("error {}", found.error_code);
