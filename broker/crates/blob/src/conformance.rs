@@ -140,6 +140,23 @@ async fn large_bodies(store: &dyn BlobStore, base: &str) -> Result<(), String> {
         store.get(&second).await.map_err(said)? == whole,
         "a large create is not read back"
     );
+    let path = std::env::temp_dir().join(base.replace('/', "-"));
+    std::fs::write(&path, &whole).map_err(|error| format!("{}: {error}", path.display()))?;
+    let put = store.put_file(&first, &path).await.map_err(said);
+    let _ = std::fs::remove_file(&path);
+    put?;
+    ensure!(
+        store.get(&first).await.map_err(said)? == whole,
+        "a file is not read back"
+    );
+    ensure!(
+        store.put_file(&first, &path).await.is_err(),
+        "a file that is not there is stored"
+    );
+    ensure!(
+        store.get(&first).await.map_err(said)? == whole,
+        "a file that is not there replaces an object"
+    );
     // A loser with a large body may be cut off while it sends, but must never win.
     match store.put_if_absent(&second, slices).await {
         Ok(PutOutcome::Exists) => Ok(()),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,6 +144,12 @@ impl BlobStore for Faulty {
             store.put(&name, body).await
         })
         .await
+    }
+
+    async fn put_file(&self, key: &str, path: &Path) -> Result<(), BlobError> {
+        let (name, path) = (key.to_owned(), path.to_owned());
+        let request = |store: SharedStore| async move { store.put_file(&name, &path).await };
+        self.suffer(Operation::Put, key, request).await
     }
 
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {

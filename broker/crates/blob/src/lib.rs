@@ -40,6 +40,7 @@ mod url;
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -79,6 +80,10 @@ pub struct ObjectMeta {
 pub trait BlobStore: Send + Sync + Debug {
     /// Stores a whole object, replacing what was there. `body` is written slice by slice, without being joined.
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError>;
+
+    /// Like [`BlobStore::put`] with the bytes of a file, which must not change meanwhile. They are read piece by piece and
+    /// never all in memory.
+    async fn put_file(&self, key: &str, path: &Path) -> Result<(), BlobError>;
 
     /// Stores a whole object unless the key is taken. After an error with [`BlobError::outcome_unknown`] the
     /// object may be there: the caller decides by reading it.

@@ -163,12 +163,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes `body` to the disk under a temporary name and hands it to `publish`, which gives it its own.
+    /// Writes to the disk under a temporary name what `fill` has to say and hands it to `publish`, which gives it its own.
     fn write<T>(
         &self,
         key: &str,
         temporary: &str,
-        body: &[Bytes],
+        fill: impl FnOnce(&mut File) -> io::Result<()>,
         publish: impl FnOnce(&Path, &Path) -> io::Result<T>,
     ) -> io::Result<T> {
         let target = self.root.join(key);
@@ -176,7 +176,7 @@ impl Inner {
         self.make_durable(directory)?;
         let temporary = self.root.join(TEMPORARY).join(temporary);
         let written = File::create_new(&temporary).and_then(|mut file| {
-            write_all_vectored(&mut file, body)?;
+            fill(&mut file)?;
             // After a failed fsync the pages may be lost but look clean: this file is never tried again.
             file.sync_data()
         });
@@ -267,7 +267,23 @@ impl BlobStore for LocalStore {
         check_key(key)?;
         let (name, temporary) = (key.to_owned(), self.env.uuid().to_string());
         let rename = |from: &Path, to: &Path| fs::rename(from, to);
-        self.run(key, move |inner| inner.write(&name, &temporary, &body, rename))
+        let fill = move |file: &mut File| write_all_vectored(file, &body);
+        self.run(key, move |inner| inner.write(&name, &temporary, fill, rename))
+            .await
+    }
+
+    async fn put_file(&self, key: &str, path: &Path) -> Result<(), BlobError> {
+        check_key(key)?;
+        let (name, temporary) = (key.to_owned(), self.env.uuid().to_string());
+        let rename = |from: &Path, to: &Path| fs::rename(from, to);
+        let path = path.to_owned();
+        let fill = move |file: &mut File| {
+            let copied = File::open(&path).and_then(|mut from| io::copy(&mut from, file));
+            copied
+                .map(drop)
+                .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
+        };
+        self.run(key, move |inner| inner.write(&name, &temporary, fill, rename))
             .await
     }
 
@@ -280,7 +296,8 @@ impl BlobStore for LocalStore {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(PutOutcome::Exists),
             Err(error) => Err(error),
         };
-        self.run(key, move |inner| inner.write(&name, &temporary, &body, link))
+        let fill = move |file: &mut File| write_all_vectored(file, &body);
+        self.run(key, move |inner| inner.write(&name, &temporary, fill, link))
             .await
     }
 

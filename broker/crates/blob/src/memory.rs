@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
+use std::path::Path;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -51,6 +52,13 @@ impl BlobStore for MemoryStore {
             .lock()
             .insert(key.to_owned(), (join(body), self.env.now()));
         Ok(())
+    }
+
+    async fn put_file(&self, key: &str, path: &Path) -> Result<(), BlobError> {
+        let file = path.to_owned();
+        let read = self.env.blocking(move || std::fs::read(&file)).await;
+        let body = read.map_err(|error| BlobError::Unavailable(format!("{}: {error}", path.display())))?;
+        self.put(key, vec![body.into()]).await
     }
 
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {

@@ -1,4 +1,5 @@
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -182,6 +183,14 @@ impl BlobStore for Metered {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
         let (since, bytes) = (self.env.instant(), body_len(&body));
         let result = self.inner.put(key, body).await;
+        self.count(Operation::Put, since, 1, bytes, &result);
+        result
+    }
+
+    async fn put_file(&self, key: &str, path: &Path) -> Result<(), BlobError> {
+        let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+        let since = self.env.instant();
+        let result = self.inner.put_file(key, path).await;
         self.count(Operation::Put, since, 1, bytes, &result);
         result
     }

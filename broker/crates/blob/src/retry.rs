@@ -1,5 +1,6 @@
 use std::future::Future;
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -84,6 +85,13 @@ impl BlobStore for Retrying {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
         self.repeat(Operation::Put, BlobError::is_transient, || {
             self.inner.put(key, body.clone())
+        })
+        .await
+    }
+
+    async fn put_file(&self, key: &str, path: &Path) -> Result<(), BlobError> {
+        self.repeat(Operation::Put, BlobError::is_transient, || {
+            self.inner.put_file(key, path)
         })
         .await
     }

@@ -143,9 +143,16 @@ async fn a_put_is_repeated_until_what_is_stored_is_what_was_sent() {
         for right in [Put::Checks, Put::Plain] {
             let (url, stored) = start(&[wrong, wrong, right]);
             open(&url).await.put("k", body()).await.unwrap();
-            let stored = stored.lock();
-            assert_eq!(stored.objects["/b/k"], b"something", "{wrong:?}, then {right:?}");
-            assert_eq!(stored.seen, 3);
+            assert_eq!(stored.lock().objects["/b/k"], b"something");
+            assert_eq!(stored.lock().seen, 3, "{wrong:?}, then {right:?}");
+
+            // Each try sends all of the file.
+            let (url, stored) = start(&[wrong, wrong, right]);
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), b"some file").unwrap();
+            open(&url).await.put_file("k", file.path()).await.unwrap();
+            assert_eq!(stored.lock().objects["/b/k"], b"some file");
+            assert_eq!(stored.lock().seen, 3, "{wrong:?}, then {right:?}");
         }
     }
 }

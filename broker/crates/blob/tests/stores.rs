@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -73,6 +74,9 @@ struct NotAtomic {
 impl BlobStore for NotAtomic {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
         self.inner.put(key, body).await
+    }
+    async fn put_file(&self, key: &str, path: &Path) -> Result<(), BlobError> {
+        self.inner.put_file(key, path).await
     }
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
         if self.inner.head(key).await?.is_some() {

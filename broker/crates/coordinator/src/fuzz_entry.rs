@@ -11,9 +11,10 @@ use crate::protocol::{
     CommitFileRequest, CommitFileResponse, CreatePartitionsRequest, DeleteRecordsRequest,
     DeleteRecordsResponse, DeleteTopicsRequest, DescribeFilesRequest, DescribeFilesResponse,
     DescribePartitionsRequest, DescribePartitionsResponse, ErrorResponse, FindBatchesRequest,
-    FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse, TailRequest,
-    TailResponse,
+    FindBatchesResponse, HandOverFileRequest, ListOffsetsRequest, ListOffsetsResponse, ReadObjectRequest,
+    ReadObjectResponse, TailRequest, TailResponse,
 };
+use crate::replica::Staged;
 use crate::shard::entry;
 use crate::shard::producer::Producer;
 use crate::shard::snapshot;
@@ -36,13 +37,18 @@ pub fn producer(input: &[u8]) {
 
 /// A snapshot, which is unpacked in the folder `dir`.
 pub fn snapshot(dir: &Path, input: &[u8]) {
-    let staged = snapshot::stage(dir, LogOffset(0), input);
+    let staged = snapshot::Staged::create(dir).and_then(|mut staged| {
+        let (first, rest) = input.split_at(input.len() / 2);
+        staged.push(first)?;
+        staged.push(rest)?;
+        staged.finish(LogOffset(0))
+    });
     assert!(staged.is_err(), "taken for a snapshot");
 }
 
 /// A message of the internal listener; the first byte chooses which.
 pub fn rpc(input: &[u8]) {
-    const READERS: [fn(Bytes); 18] = [
+    const READERS: [fn(Bytes); 20] = [
         again::<CommitFileRequest>,
         again::<CommitFileResponse>,
         again::<CreatePartitionsRequest>,
@@ -59,6 +65,8 @@ pub fn rpc(input: &[u8]) {
         again::<HandOverFileRequest>,
         again::<ListOffsetsRequest>,
         again::<ListOffsetsResponse>,
+        again::<ReadObjectRequest>,
+        again::<ReadObjectResponse>,
         again::<TailRequest>,
         again::<TailResponse>,
     ];

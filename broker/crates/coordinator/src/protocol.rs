@@ -42,6 +42,8 @@ pub mod api_key {
     pub const DESCRIBE_CLUSTER: i16 = 7022;
     /// `DisklessForward`: a client's request, passed on to who owns it (like Kafka's Envelope).
     pub const FORWARD: i16 = 7030;
+    /// `DisklessReadObject`: parts of a WAL object, from the broker that reads it for its zone.
+    pub const READ_OBJECT: i16 = 7040;
 }
 
 flex_struct! {
@@ -444,5 +446,39 @@ flex_struct! {
         pub size: u64,
         /// The owners that remain, the receiver first.
         pub owners: Vec<ShardId>,
+    }
+}
+
+flex_struct! {
+    /// Only a broker that says so in its heartbeat (`serves_objects`) is asked, and only by brokers of its zone. It answers from
+    /// memory, or reads the object from the store, once for all who ask.
+    pub struct ReadObjectRequest {
+        /// Id of the WAL object.
+        pub object: Uuid,
+        /// Size of the object in bytes, as its coordinates say; at most 33554432.
+        pub size: u64,
+        /// The wanted parts: at most 10000, of 16777216 bytes together.
+        pub ranges: Vec<ObjectRange>,
+    }
+}
+
+flex_struct! {
+    /// A part of an object.
+    pub struct ObjectRange {
+        /// Where it starts in the object, in bytes.
+        pub position: u32,
+        /// Its length, in bytes.
+        pub size: u32,
+    }
+}
+
+flex_struct! {
+    /// Who gets an error reads the store. THROTTLING_QUOTA_EXCEEDED: too much of what was asked for is not sent yet.
+    /// KAFKA_STORAGE_ERROR: the object cannot be read. INVALID_REQUEST: not within the bounds, or a part lies outside the object.
+    pub struct ReadObjectResponse {
+        /// 0: no error.
+        pub error_code: i16,
+        /// The parts, one behind the other; empty with an error. They are as the store has them: whoever asked checks them.
+        pub records: bytes::Bytes,
     }
 }

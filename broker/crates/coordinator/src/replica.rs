@@ -25,8 +25,8 @@ pub(crate) mod tests;
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use metalog::Slot;
+use bytes::{Bytes, BytesMut};
+use metalog::{Slot, SnapshotBody};
 use types::{LogOffset, Timestamp};
 
 pub use actor::{follow, start};
@@ -38,6 +38,8 @@ pub trait StateMachine: Send + 'static {
     type Command: Send + 'static;
     /// The answer to a command.
     type Output: Send + 'static;
+    /// A snapshot that is being received.
+    type Staged: Staged;
 
     /// Judges `command` against committed and pending state and makes its effect pending. Entries carry everything
     /// that was decided (offsets, times, ids), so that [`StateMachine::apply`] is blind. A command may
@@ -66,22 +68,33 @@ pub trait StateMachine: Send + 'static {
     /// The last slot that is part of the committed state.
     fn applied(&self) -> Option<LogOffset>;
 
-    /// The committed state in one piece, together with the slot it is true at.
-    fn snapshot(&mut self) -> Result<(LogOffset, Bytes), StateError>;
+    /// Begins a snapshot of the committed state. The work is done by the returned job on another thread, beside the commands
+    /// that follow.
+    fn begin_snapshot(&mut self) -> Result<SnapshotJob, StateError>;
 
-    /// Like [`StateMachine::snapshot`], but the work is done by the returned job on another thread, beside the
-    /// commands that follow. For states too large to be copied between two commands.
-    fn begin_snapshot(&mut self) -> Result<SnapshotJob, StateError> {
-        let snapshot = self.snapshot()?;
-        Ok(Box::new(move || Ok(snapshot)))
-    }
+    /// Where the bytes of a snapshot go until they are known to be what was written. The state stays as it is.
+    fn stage(&mut self) -> Result<Self::Staged, StateError>;
 
     /// Replaces the state by a snapshot taken at `offset`.
-    fn restore(&mut self, offset: LogOffset, snapshot: Bytes) -> Result<(), StateError>;
+    fn restore(&mut self, offset: LogOffset, snapshot: Self::Staged) -> Result<(), StateError>;
 }
 
 /// Makes a snapshot: the last slot that is in it, and its bytes.
-pub type SnapshotJob = Box<dyn FnOnce() -> Result<(LogOffset, Bytes), StateError> + Send>;
+pub type SnapshotJob = Box<dyn FnOnce() -> Result<(LogOffset, SnapshotBody), StateError> + Send>;
+
+/// Takes a snapshot in, piece by piece.
+pub trait Staged: Send {
+    /// The bytes that come next.
+    fn push(&mut self, piece: &[u8]) -> Result<(), StateError>;
+}
+
+/// For states that are in memory anyway.
+impl Staged for BytesMut {
+    fn push(&mut self, piece: &[u8]) -> Result<(), StateError> {
+        self.extend_from_slice(piece);
+        Ok(())
+    }
+}
 
 /// What a command came to.
 #[derive(Debug)]

@@ -1,17 +1,11 @@
 //! What both engines keep in the object store: snapshots, `meta/<log>/snapshot/<offset:020>-<nonce>`.
 
 use blob::{BlobError, ObjectMeta, SharedStore};
-use bytes::Bytes;
 use env::Env;
-use futures::future::join_all;
-use sha2::{Digest, Sha256};
 
-use crate::format::{Hash, Manifest, corrupt};
-use crate::{LogError, LogOffset, SnapshotRef};
+use crate::format::{Hash, corrupt};
+use crate::{LogError, LogOffset, SnapshotBody, SnapshotRef, snapshot};
 
-/// How snapshots are fetched.
-const PIECE: u64 = 8 * 1024 * 1024;
-const PIECES_AT_ONCE: usize = 4;
 const PAGE: usize = 1000;
 
 /// Errors of reads; writes that matter are repeated instead.
@@ -40,12 +34,11 @@ pub(crate) async fn put_snapshot(
     log: &str,
     offset: LogOffset,
     chain: Hash,
-    body: Vec<Bytes>,
+    body: SnapshotBody,
 ) -> Result<SnapshotRef, LogError> {
-    let (body, size, sha256) = env.blocking(move || digest(body)).await;
     let folder = directory(log, "snapshot");
     let key = format!("{folder}{:020}-{}", offset.0, env.uuid().simple());
-    store.put(&key, body).await.map_err(failed)?;
+    let (size, sha256) = snapshot::put(env, store, &key, body).await?;
     Ok(SnapshotRef {
         offset,
         key,
@@ -53,54 +46,6 @@ pub(crate) async fn put_snapshot(
         sha256,
         chain,
     })
-}
-
-/// The verified bytes of a snapshot; `None` if it is not there.
-pub(crate) async fn get_snapshot(
-    env: &Env,
-    store: &SharedStore,
-    snapshot: &SnapshotRef,
-) -> Result<Option<Vec<Bytes>>, LogError> {
-    let key = &snapshot.key;
-    let starts: Vec<u64> = (0..snapshot.size.div_ceil(PIECE))
-        .map(|piece| piece * PIECE)
-        .collect();
-    let mut body = Vec::with_capacity(starts.len());
-    for some in starts.chunks(PIECES_AT_ONCE) {
-        let pieces = some.iter().map(|start| {
-            let end = snapshot.size.min(start + PIECE);
-            store.get_range(key, *start..end)
-        });
-        for piece in join_all(pieces).await {
-            match piece {
-                Ok(piece) => body.push(piece),
-                Err(BlobError::NotFound(_)) => return Ok(None),
-                Err(error) => return Err(failed(error)),
-            }
-        }
-    }
-    let (body, size, sha256) = env.blocking(move || digest(body)).await;
-    if size != snapshot.size || sha256 != snapshot.sha256 {
-        return Err(corrupt(key, "this snapshot is not what was written"));
-    }
-    Ok(Some(body))
-}
-
-/// A snapshot that is not there: swept, because that of `newest` has taken its place, or lost.
-pub(crate) fn missing(snapshot: &SnapshotRef, newest: Option<&Manifest>) -> LogError {
-    match newest {
-        Some(manifest)
-            if manifest
-                .snapshot
-                .as_ref()
-                .is_some_and(|newest| newest.offset > snapshot.offset) =>
-        {
-            LogError::Trimmed {
-                log_start: manifest.log_start,
-            }
-        }
-        _ => corrupt(&snapshot.key, "this snapshot is missing"),
-    }
 }
 
 /// Whether all of a snapshot is there, before a manifest names it.
@@ -161,14 +106,4 @@ pub(crate) async fn pages(
             return Ok(found);
         }
     }
-}
-
-fn digest(body: Vec<Bytes>) -> (Vec<Bytes>, u64, [u8; 32]) {
-    let mut sha = Sha256::new();
-    let mut size = 0;
-    for piece in &body {
-        sha.update(piece);
-        size += piece.len() as u64;
-    }
-    (body, size, sha.finalize().into())
 }

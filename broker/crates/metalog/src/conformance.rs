@@ -4,9 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use env::Env;
+use futures::TryStreamExt;
 use futures::future::join_all;
 
-use crate::{Epoch, LogError, LogOffset, MAX_ENTRY_BYTES, MetadataLog, Owner, Slot};
+use crate::{
+    Epoch, LogError, LogOffset, MAX_ENTRY_BYTES, MetadataLog, Owner, Slot, SnapshotBody, SnapshotFile,
+};
+
+/// The most that a reader of a snapshot has to take at a time, in bytes.
+const MAX_PIECE: usize = 8 << 20;
 
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
@@ -231,7 +237,10 @@ async fn snapshots_and_trim(logs: OpenLog<'_>, env: &Env, name: &str) -> Result<
     let offset = LogOffset(11);
     // More than one piece of any sensible size.
     let body = vec![Bytes::from(vec![7; 9 << 20]), Bytes::from_static(b"end")];
-    let snapshot = log.put_snapshot(offset, body.clone()).await.map_err(said)?;
+    let snapshot = log
+        .put_snapshot(offset, body.clone().into())
+        .await
+        .map_err(said)?;
     ensure!(
         log.snapshot().await.map_err(said)?.is_none(),
         "a snapshot counts before it is installed"
@@ -246,8 +255,26 @@ async fn snapshots_and_trim(logs: OpenLog<'_>, env: &Env, name: &str) -> Result<
         other.snapshot().await.map_err(said)? == Some(snapshot.clone()),
         "the installed snapshot is not found"
     );
-    let read = other.get_snapshot(&snapshot).await.map_err(said)?.concat();
-    ensure!(read == body.concat(), "a snapshot is not read back");
+    let read: Vec<Bytes> = other.get_snapshot(&snapshot).try_collect().await.map_err(said)?;
+    ensure!(read.concat() == body.concat(), "a snapshot is not read back");
+    ensure!(
+        read.iter().all(|piece| piece.len() <= MAX_PIECE),
+        "a snapshot comes in one piece"
+    );
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, body.concat()).map_err(|error| format!("{}: {error}", path.display()))?;
+    let file = SnapshotBody::File(SnapshotFile::new(path.clone()));
+    let stored = log.put_snapshot(offset, file).await.map_err(said)?;
+    ensure!(
+        (stored.size, stored.sha256, stored.chain) == (snapshot.size, snapshot.sha256, snapshot.chain),
+        "the snapshot of a file is another: {stored:?}, {snapshot:?}"
+    );
+    ensure!(!path.exists(), "the file of a snapshot is left behind");
+    let read: Vec<Bytes> = other.get_snapshot(&stored).try_collect().await.map_err(said)?;
+    ensure!(
+        read.concat() == body.concat(),
+        "the snapshot of a file is not read back"
+    );
     for from in [0, 7] {
         let refused = other.read(LogOffset(from), 1).await;
         let trimmed = refused
@@ -275,7 +302,7 @@ async fn snapshots_and_trim(logs: OpenLog<'_>, env: &Env, name: &str) -> Result<
         "a new leader starts elsewhere"
     );
     let end = next.writer.tail();
-    let snapshot = other.put_snapshot(end, vec![]).await.map_err(said)?;
+    let snapshot = other.put_snapshot(end, vec![].into()).await.map_err(said)?;
     next.writer
         .install_snapshot(snapshot.clone(), end)
         .await
@@ -283,10 +310,9 @@ async fn snapshots_and_trim(logs: OpenLog<'_>, env: &Env, name: &str) -> Result<
     ensure!(
         other
             .get_snapshot(&snapshot)
+            .try_all(async |piece| piece.is_empty())
             .await
-            .map_err(said)?
-            .concat()
-            .is_empty(),
+            .map_err(said)?,
         "an empty snapshot has bytes"
     );
     let third = logs(name);
@@ -333,17 +359,23 @@ async fn bad_requests(logs: OpenLog<'_>, env: &Env, name: &str) -> Result<(), St
             .map_err(said)?;
     }
     ensure!(
-        invalid(log.put_snapshot(LogOffset(99), vec![]).await.map(|_| ())),
+        invalid(log.put_snapshot(LogOffset(99), vec![].into()).await.map(|_| ())),
         "a snapshot of the future is taken"
     );
-    let snapshot = log.put_snapshot(LogOffset(3), vec![]).await.map_err(said)?;
+    let snapshot = log
+        .put_snapshot(LogOffset(3), vec![].into())
+        .await
+        .map_err(said)?;
     let install = writer.install_snapshot(snapshot.clone(), LogOffset(4)).await;
     ensure!(invalid(install), "a log start behind the snapshot is taken");
     writer
         .install_snapshot(snapshot, LogOffset(2))
         .await
         .map_err(said)?;
-    let older = log.put_snapshot(LogOffset(2), vec![]).await.map_err(said)?;
+    let older = log
+        .put_snapshot(LogOffset(2), vec![].into())
+        .await
+        .map_err(said)?;
     ensure!(
         invalid(writer.install_snapshot(older, LogOffset(0)).await),
         "an older snapshot is taken"

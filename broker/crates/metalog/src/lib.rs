@@ -37,6 +37,7 @@ mod format;
 pub mod fuzz_entry;
 mod object;
 mod postgres;
+mod snapshot;
 
 use std::sync::Arc;
 
@@ -44,11 +45,13 @@ use async_trait::async_trait;
 use blob::SharedStore;
 use bytes::Bytes;
 use env::Env;
+use futures::stream::BoxStream;
 use thiserror::Error;
 use uuid::Uuid;
 
 pub use object::{ObjectLog, Options};
 pub use postgres::{Database, PostgresLog, PostgresSettings};
+pub use snapshot::{SnapshotBody, SnapshotFile};
 pub use types::{Epoch, LogOffset};
 
 /// The largest entry that an append takes, in bytes.
@@ -122,6 +125,9 @@ pub struct SnapshotRef {
     /// Hash of slot `offset - 1`: ties the snapshot to the history it was taken from.
     pub chain: [u8; 32],
 }
+
+/// The bytes of a snapshot, in order, in pieces of a few MiB. They are proven only when the stream has ended without an error.
+pub type SnapshotPieces = BoxStream<'static, Result<Bytes, LogError>>;
 
 /// What [`MetadataLog::open`] found and made.
 pub struct Opened {
@@ -208,10 +214,10 @@ pub trait MetadataLog: Send + Sync {
 
     /// Uploads the state after all slots below `offset`, beside running appends. It counts once
     /// [`LogWriter::install_snapshot`] has named it.
-    async fn put_snapshot(&self, offset: LogOffset, body: Vec<Bytes>) -> Result<SnapshotRef, LogError>;
+    async fn put_snapshot(&self, offset: LogOffset, body: SnapshotBody) -> Result<SnapshotRef, LogError>;
 
-    /// The bytes of a snapshot, in pieces, verified. [`LogError::Trimmed`] when a later one has replaced it and it is gone.
-    async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError>;
+    /// The bytes of a snapshot. [`LogError::Trimmed`] when a later one has replaced it and it is gone, perhaps half-way.
+    fn get_snapshot(&self, snapshot: &SnapshotRef) -> SnapshotPieces;
 
     /// Deletes what is below `log_start`, old manifests and snapshots that nothing names, if old enough.
     /// Safe for any node at any time. Returns how many objects went.

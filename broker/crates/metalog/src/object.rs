@@ -57,7 +57,10 @@ use types::Timestamp;
 
 use crate::bucket::{self, failed};
 use crate::format::{Hash, MAX_MANIFEST, Manifest, corrupt};
-use crate::{Epoch, LogError, LogOffset, MetadataLog, Opened, Owner, Slot, SnapshotRef};
+use crate::{
+    Epoch, LogError, LogOffset, MetadataLog, Opened, Owner, Slot, SnapshotBody, SnapshotPieces, SnapshotRef,
+    snapshot,
+};
 use writer::Writer;
 
 /// Times of the protocol. The defaults suit production; tests make them small.
@@ -397,15 +400,17 @@ impl MetadataLog for ObjectLog {
         Ok(self.0.refresh().await?.and_then(|manifest| manifest.snapshot))
     }
 
-    async fn put_snapshot(&self, offset: LogOffset, body: Vec<Bytes>) -> Result<SnapshotRef, LogError> {
+    async fn put_snapshot(&self, offset: LogOffset, body: SnapshotBody) -> Result<SnapshotRef, LogError> {
         self.0.put_snapshot(offset, body).await
     }
 
-    async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError> {
-        match bucket::get_snapshot(&self.0.env, &self.0.store, snapshot).await? {
-            Some(body) => Ok(body),
-            None => Err(bucket::missing(snapshot, self.0.refresh().await?.as_ref())),
-        }
+    fn get_snapshot(&self, snapshot: &SnapshotRef) -> SnapshotPieces {
+        let shared = self.0.clone();
+        let newest = move || {
+            let shared = shared.clone();
+            async move { shared.refresh().await }
+        };
+        snapshot::get(&self.0.env, &self.0.store, snapshot, newest)
     }
 
     async fn sweep(&self) -> Result<usize, LogError> {

@@ -41,9 +41,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use crate::bucket;
 use crate::format::{Hash, Manifest, StoredSlot, corrupt, genesis, hash};
-use crate::{Epoch, LogError, LogOffset, MetadataLog, Opened, Owner, Slot, SnapshotRef};
+use crate::{
+    Epoch, LogError, LogOffset, MetadataLog, Opened, Owner, Slot, SnapshotBody, SnapshotPieces, SnapshotRef,
+};
+use crate::{bucket, snapshot};
 pub use database::{Database, PostgresSettings};
 use database::{Link, Param, value};
 use writer::{Appended, Writer, append};
@@ -485,7 +487,7 @@ impl MetadataLog for PostgresLog {
         Ok(self.0.manifest().await?.and_then(|manifest| manifest.snapshot))
     }
 
-    async fn put_snapshot(&self, offset: LogOffset, body: Vec<Bytes>) -> Result<SnapshotRef, LogError> {
+    async fn put_snapshot(&self, offset: LogOffset, body: SnapshotBody) -> Result<SnapshotRef, LogError> {
         let shared = &self.0;
         let missing = || {
             LogError::Invalid(format!(
@@ -505,11 +507,13 @@ impl MetadataLog for PostgresLog {
         bucket::put_snapshot(&shared.env, &shared.store, &shared.name, offset, chain, body).await
     }
 
-    async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError> {
-        match bucket::get_snapshot(&self.0.env, &self.0.store, snapshot).await? {
-            Some(body) => Ok(body),
-            None => Err(bucket::missing(snapshot, self.0.manifest().await?.as_ref())),
-        }
+    fn get_snapshot(&self, snapshot: &SnapshotRef) -> SnapshotPieces {
+        let shared = self.0.clone();
+        let newest = move || {
+            let shared = shared.clone();
+            async move { shared.manifest().await }
+        };
+        snapshot::get(&self.0.env, &self.0.store, snapshot, newest)
     }
 
     async fn sweep(&self) -> Result<usize, LogError> {

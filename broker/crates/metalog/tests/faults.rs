@@ -24,6 +24,7 @@ use std::time::Duration;
 use blob::faults::{Decision, Fault, Faulty};
 use blob::{BlobError, MemoryStore, Operation, SharedStore};
 use env::{Env, Simulation};
+use futures::TryStreamExt;
 use metalog::{LogError, LogOffset, MetadataLog, ObjectLog, Options, Owner};
 use support::{History, SharedHistory, check, decode, lead, rebuild};
 
@@ -116,9 +117,10 @@ async fn follow(store: SharedStore, env: Env, history: SharedHistory) {
                 Err(LogError::Trimmed { .. }) => {
                     let snapshot = log.snapshot().await?.unwrap();
                     // It may be replaced and swept while a slow follower fetches it; then the next round has another.
-                    let body = match log.get_snapshot(&snapshot).await {
+                    let pieces: Result<Vec<_>, _> = log.get_snapshot(&snapshot).try_collect().await;
+                    let body = match pieces {
                         Err(LogError::Trimmed { .. }) => return Ok(()),
-                        body => body?.concat(),
+                        pieces => pieces?.concat(),
                     };
                     state.clear();
                     decode(&body, &mut state);

@@ -15,7 +15,10 @@ use blob::faults::{Decision, Fault, Faulty};
 use blob::{BlobError, LocalStore, MemoryStore, Operation, SharedStore};
 use bytes::Bytes;
 use env::Env;
-use metalog::{LogError, LogOffset, LogWriter, MetadataLog, ObjectLog, Opened, Options, Owner, conformance};
+use futures::TryStreamExt;
+use metalog::{
+    LogError, LogOffset, LogWriter, MetadataLog, ObjectLog, Opened, Options, Owner, SnapshotRef, conformance,
+};
 use parking_lot::Mutex;
 
 const MIN_AGE: Duration = Duration::from_secs(60);
@@ -59,6 +62,11 @@ async fn replace(store: &SharedStore, key: &str, change: impl FnOnce(&mut Vec<u8
     let mut body = store.get(key).await.unwrap().to_vec();
     change(&mut body);
     store.put(key, vec![body.into()]).await.unwrap();
+}
+
+async fn read(store: &SharedStore, env: &Env, snapshot: &SnapshotRef) -> Result<Vec<u8>, LogError> {
+    let pieces = log(store, env).get_snapshot(snapshot);
+    Ok(pieces.try_collect::<Vec<_>>().await?.concat())
 }
 
 fn is_corrupt(error: &LogError, key: &str) -> bool {
@@ -185,7 +193,7 @@ async fn a_missing_slot_is_reported_and_never_filled() {
     // A snapshot says that there must be more.
     let (store, mut opened) = filled(&env, 8).await;
     let snapshot = log(&store, &env)
-        .put_snapshot(LogOffset(8), vec![])
+        .put_snapshot(LogOffset(8), vec![].into())
         .await
         .unwrap();
     opened
@@ -203,7 +211,7 @@ async fn a_damaged_manifest_or_snapshot_is_reported_with_its_key() {
     let env = Env::simulated(1);
     let (store, mut opened) = filled(&env, 4).await;
     let snapshot = log(&store, &env)
-        .put_snapshot(LogOffset(2), entry("state"))
+        .put_snapshot(LogOffset(2), entry("state").into())
         .await
         .unwrap();
     opened
@@ -212,13 +220,13 @@ async fn a_damaged_manifest_or_snapshot_is_reported_with_its_key() {
         .await
         .unwrap();
     replace(&store, &snapshot.key, |body| body[0] ^= 1).await;
-    let error = log(&store, &env).get_snapshot(&snapshot).await.unwrap_err();
+    let error = read(&store, &env, &snapshot).await.unwrap_err();
     assert!(is_corrupt(&error, &snapshot.key), "{error}");
     store
         .delete_many(std::slice::from_ref(&snapshot.key))
         .await
         .unwrap();
-    let error = log(&store, &env).get_snapshot(&snapshot).await.unwrap_err();
+    let error = read(&store, &env, &snapshot).await.unwrap_err();
     assert!(is_corrupt(&error, &snapshot.key), "{error}");
 
     let key = "meta/x/manifest/00000000000000000001";
@@ -244,7 +252,7 @@ async fn foreign_objects_beside_ours_do_no_harm_and_are_left_alone() {
         store.put(key, entry("not ours")).await.unwrap();
     }
     let snapshot = log(&store, &env)
-        .put_snapshot(LogOffset(5), vec![])
+        .put_snapshot(LogOffset(5), vec![].into())
         .await
         .unwrap();
     opened
@@ -266,10 +274,13 @@ async fn a_sweep_deletes_what_has_been_dead_for_long_and_nothing_else() {
     let (store, mut opened) = filled(&env, 10).await;
     let reader = log(&store, &env);
     let orphan = reader
-        .put_snapshot(LogOffset(3), entry("never installed"))
+        .put_snapshot(LogOffset(3), entry("never installed").into())
         .await
         .unwrap();
-    let first = reader.put_snapshot(LogOffset(4), entry("first")).await.unwrap();
+    let first = reader
+        .put_snapshot(LogOffset(4), entry("first").into())
+        .await
+        .unwrap();
     opened
         .writer
         .install_snapshot(first.clone(), LogOffset(4))
@@ -277,7 +288,10 @@ async fn a_sweep_deletes_what_has_been_dead_for_long_and_nothing_else() {
         .unwrap();
     assert_eq!(reader.sweep().await.unwrap(), 0, "too young");
     env.sleep(MIN_AGE).await;
-    let second = reader.put_snapshot(LogOffset(8), entry("second")).await.unwrap();
+    let second = reader
+        .put_snapshot(LogOffset(8), entry("second").into())
+        .await
+        .unwrap();
     opened
         .writer
         .install_snapshot(second.clone(), LogOffset(8))
@@ -296,10 +310,7 @@ async fn a_sweep_deletes_what_has_been_dead_for_long_and_nothing_else() {
         "slots 4..8, a manifest, a snapshot"
     );
     assert_eq!(reader.sweep().await.unwrap(), 0);
-    assert_eq!(
-        log(&store, &env).get_snapshot(&second).await.unwrap().concat(),
-        b"second"
-    );
+    assert_eq!(read(&store, &env, &second).await.unwrap(), b"second");
     let last = log(&store, &env).open(owner(&env, 2)).await.unwrap();
     assert_eq!((last.log_start, last.tail), (LogOffset(8), LogOffset(11)));
 }
@@ -350,7 +361,7 @@ async fn a_writer_paused_across_a_trim_gets_nothing_acknowledged() {
         "the fencing slot is where the paused writer wants to write"
     );
     append_until(&mut *new.writer, 10).await;
-    let snapshot = new_log.put_snapshot(LogOffset(9), vec![]).await.unwrap();
+    let snapshot = new_log.put_snapshot(LogOffset(9), vec![].into()).await.unwrap();
     new.writer.install_snapshot(snapshot, LogOffset(9)).await.unwrap();
     env.sleep(MIN_AGE).await;
     assert!(new_log.sweep().await.unwrap() > 0);
@@ -436,7 +447,7 @@ async fn a_take_over_paused_across_a_sweep_does_not_write_behind_a_ghost() {
     }
     let leading = log(&inner, &env);
     let mut leader = leading.open(owner(&env, 3)).await.unwrap();
-    let snapshot = leading.put_snapshot(LogOffset(1), vec![]).await.unwrap();
+    let snapshot = leading.put_snapshot(LogOffset(1), vec![].into()).await.unwrap();
     leader
         .writer
         .install_snapshot(snapshot, LogOffset(1))

@@ -1,9 +1,13 @@
 use std::convert::Infallible;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, Digest};
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::body_len;
@@ -54,10 +58,29 @@ impl Body for Slices {
 
 /// CRC-32C as S3 writes it.
 pub(super) fn crc32c_base64(body: &[Bytes]) -> String {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     for slice in body {
         digest.update(slice);
     }
+    base64(&digest)
+}
+
+/// Length and CRC-32C of a file.
+pub(super) fn crc32c_of_file(path: &Path) -> io::Result<(u64, String)> {
+    let mut file = File::open(path)?;
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    let (mut buffer, mut length) = (vec![0; 1 << 18], 0);
+    loop {
+        let read = file.read(&mut buffer)?;
+        match buffer.get(..read) {
+            None | Some([]) => return Ok((length, base64(&digest))),
+            Some(bytes) => digest.update(bytes),
+        }
+        length += read as u64;
+    }
+}
+
+fn base64(digest: &Digest) -> String {
     let crc = u32::try_from(digest.finalize()).unwrap_or(0);
     aws_smithy_types::base64::encode(crc.to_be_bytes())
 }

@@ -10,7 +10,7 @@ use metalog::{LogError, MetadataLog};
 use tokio::sync::watch;
 use types::LogOffset;
 
-use super::open::{READ_BYTES, join};
+use super::open::{self, NotRestored, READ_BYTES};
 use super::{End, Options, StateMachine, Status};
 
 /// Shortest pause between two looks, however often the log tells that it has grown.
@@ -109,12 +109,17 @@ async fn restore<S: StateMachine>(log: &dyn MetadataLog, state: &mut S) -> Resul
     };
     let next = state.applied().map_or(LogOffset(0), LogOffset::next);
     match snapshot.offset.0.checked_sub(1) {
-        Some(last) if snapshot.offset > next => match log.get_snapshot(&snapshot).await {
-            Ok(pieces) => Ok(state.restore(LogOffset(last), join(pieces))?),
-            // A newer one has taken its place meanwhile: the next look finds it.
-            Err(LogError::Trimmed { .. }) => Err(Stopped::Unavailable("the snapshot is gone".to_owned())),
-            Err(error) => Err(error.into()),
-        },
+        Some(last) if snapshot.offset > next => {
+            match open::restore(log, state, &snapshot, LogOffset(last)).await {
+                Ok(()) => Ok(()),
+                // A newer one has taken its place meanwhile: the next look finds it.
+                Err(NotRestored::Log(LogError::Trimmed { .. })) => {
+                    Err(Stopped::Unavailable("the snapshot is gone".to_owned()))
+                }
+                Err(NotRestored::Log(error)) => Err(error.into()),
+                Err(NotRestored::State(error)) => Err(error.into()),
+            }
+        }
         _ => Ok(()),
     }
 }

@@ -420,8 +420,8 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         let (env, log) = (self.env.clone(), self.log.clone());
         self.snapshot.bytes_since = 0;
         self.snapshot.job = Some(self.env.spawn(async move {
-            let (last, bytes) = env.blocking(make).await.map_err(|error| error.to_string())?;
-            log.put_snapshot(last.next(), vec![bytes])
+            let (last, body) = env.blocking(make).await.map_err(|error| error.to_string())?;
+            log.put_snapshot(last.next(), body)
                 .await
                 .map_err(|error| error.to_string())
         }));

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use env::Env;
-use metalog::{LogError, LogWriter, MetadataLog, Owner};
+use futures::StreamExt;
+use metalog::{LogError, LogWriter, MetadataLog, Owner, SnapshotRef};
 use types::{Epoch, LogOffset};
 
-use super::{End, StateMachine};
+use super::{End, Staged, StateError, StateMachine};
 
 /// How much of the log is fetched at a time, in bytes.
 pub(super) const READ_BYTES: usize = 4 * 1024 * 1024;
@@ -41,8 +41,7 @@ pub(super) async fn open<S: StateMachine>(
         let behind = next < opened.log_start || state.applied().is_none();
         // The first slot after the snapshot may be 0: then the snapshot holds nothing.
         if let (true, Some(last)) = (behind, snapshot.offset.0.checked_sub(1)) {
-            let pieces = retry(env, name, || log.get_snapshot(snapshot)).await?;
-            state.restore(LogOffset(last), join(pieces))?;
+            restore_retrying(env, name, log, state, snapshot, LogOffset(last)).await?;
             next = snapshot.offset;
         }
     }
@@ -82,15 +81,58 @@ pub(super) async fn open<S: StateMachine>(
     })
 }
 
-pub(super) fn join(mut pieces: Vec<Bytes>) -> Bytes {
-    if pieces.len() == 1 {
-        return pieces.pop().unwrap_or_default();
+/// Why a snapshot did not become the state.
+pub(super) enum NotRestored {
+    Log(LogError),
+    State(StateError),
+}
+
+impl From<LogError> for NotRestored {
+    fn from(error: LogError) -> Self {
+        NotRestored::Log(error)
     }
-    let mut all = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
-    for piece in pieces {
-        all.extend_from_slice(&piece);
+}
+
+impl From<StateError> for NotRestored {
+    fn from(error: StateError) -> Self {
+        NotRestored::State(error)
     }
-    all.freeze()
+}
+
+/// Replaces the state by a snapshot, whose last slot is `last`. Little of it is ever in memory, and nothing is replaced
+/// unless all of it is what was written.
+pub(super) async fn restore<S: StateMachine>(
+    log: &dyn MetadataLog,
+    state: &mut S,
+    snapshot: &SnapshotRef,
+    last: LogOffset,
+) -> Result<(), NotRestored> {
+    let mut staged = state.stage()?;
+    let mut pieces = log.get_snapshot(snapshot);
+    while let Some(piece) = pieces.next().await {
+        staged.push(&piece?)?;
+        // Unpacking holds the processor: a simulated node must be able to die in the middle of it.
+        tokio::task::yield_now().await;
+    }
+    Ok(state.restore(last, staged)?)
+}
+
+async fn restore_retrying<S: StateMachine>(
+    env: &Env,
+    name: &str,
+    log: &dyn MetadataLog,
+    state: &mut S,
+    snapshot: &SnapshotRef,
+    last: LogOffset,
+) -> Result<(), End> {
+    loop {
+        match restore(log, state, snapshot, last).await {
+            Ok(()) => return Ok(()),
+            Err(NotRestored::Log(LogError::Unavailable(reason))) => pause(env, name, &reason).await,
+            Err(NotRestored::Log(error)) => return Err(error.into()),
+            Err(NotRestored::State(error)) => return Err(error.into()),
+        }
+    }
 }
 
 /// Tries again while the store cannot be reached: somebody has to lead the log, and a log that is lost again
@@ -101,11 +143,13 @@ where
 {
     loop {
         match call().await {
-            Err(LogError::Unavailable(reason)) => {
-                tracing::warn!(log = name, reason, "metadata log unavailable, trying again");
-                env.sleep(env.jittered(RETRY)).await;
-            }
+            Err(LogError::Unavailable(reason)) => pause(env, name, &reason).await,
             other => return other,
         }
     }
+}
+
+async fn pause(env: &Env, name: &str, reason: &str) {
+    tracing::warn!(log = name, reason, "metadata log unavailable, trying again");
+    env.sleep(env.jittered(RETRY)).await;
 }

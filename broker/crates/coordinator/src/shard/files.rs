@@ -38,7 +38,7 @@ impl ShardService {
             let dead = self
                 .scan(move |db| queries::files_after(db, file_state::HAND_OVER, after, now, FILES))
                 .await?;
-            let Some((last, _)) = dead.last() else {
+            let Some((last, _)) = dead.last().filter(|_| !env::mutation("forget-hand-over")) else {
                 return Ok(());
             };
             after = *last;
@@ -67,7 +67,15 @@ impl ShardService {
                 shard: next,
                 object: *object,
                 size: *size,
-                owners: owners.to_vec(),
+                owners: owners
+                    .iter()
+                    .copied()
+                    .take(if env::mutation("lose-owner") {
+                        1
+                    } else {
+                        usize::MAX
+                    })
+                    .collect(),
             });
             calls.push(async move { (next, *object, call.await) });
         }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use types::{Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
 
-use super::queries::{self, Place};
+use super::queries::{self, Boundary, Place};
 use super::{Command, Expired, Output, ShardService};
 use crate::protocol::{
     DeleteRecordsPartition, DescribeFilesRequest, DescribeFilesResponse, HandOverFileRequest,
@@ -56,8 +56,8 @@ pub struct JobOptions {
     pub tombstone_expiry: Duration,
     /// Pause between two looks for what has expired.
     pub expiry_interval: Duration,
-    /// The SQLite WAL is checkpointed beyond this size, in bytes.
-    pub wal_bytes: u64,
+    /// The SQLite WAL is started anew beyond this size, in pages of 4 KiB.
+    pub wal_pages: i64,
 }
 
 impl Default for JobOptions {
@@ -70,7 +70,7 @@ impl Default for JobOptions {
             result_expiry: Duration::from_secs(30 * 60),
             tombstone_expiry: Duration::from_secs(24 * 3600),
             expiry_interval: Duration::from_secs(60),
-            wal_bytes: 16 * 1024 * 1024,
+            wal_pages: 4096,
         }
     }
 }
@@ -92,10 +92,17 @@ pub struct Jobs {
     pub options: JobOptions,
 }
 
-/// Batches that retention looks at per partition and pass, and moves past in one command.
+/// Batches that retention looks at per partition and pass.
 const RETENTION_BATCHES: usize = 2_000;
-/// Batches that are purged in one log entry: about two milliseconds of the leader.
-const PURGE_BATCHES: u32 = 1_000;
+/// Partitions whose log start one command moves: about two milliseconds of the leader.
+const RETENTION_MOVES: usize = 200;
+/// Partitions that retention looks at in one read: a few milliseconds of a thread that serves nobody.
+const RETENTION_PARTITIONS: usize = 256;
+/// Batches that are purged in one log entry, at least and at most.
+const PURGE_LEAST: u32 = 200;
+const PURGE_MOST: u32 = 4_000;
+/// What a batch costs the leader to purge, about.
+const PURGE_COST: Duration = Duration::from_micros(4);
 /// Most things forgotten in one log entry.
 const EXPIRE: usize = 1_000;
 
@@ -105,12 +112,22 @@ pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// Batches to purge in an entry when one takes `round` to be logged and applied: a fifth of the leader's time, whether the log takes one
+/// millisecond or a hundred. Commits wait for no more than that, and purging keeps up with them.
+fn purge_step(round: Duration) -> u32 {
+    let batches = round.as_micros() / 5 / PURGE_COST.as_micros();
+    u32::try_from(batches)
+        .unwrap_or(PURGE_MOST)
+        .clamp(PURGE_LEAST, PURGE_MOST)
+}
+
 impl ShardService {
     /// Runs the jobs until the shard is no longer led from here.
     pub async fn run_jobs(&self, jobs: &Jobs) {
         let options = &jobs.options;
         let asked = Mutex::new(Place::default());
         let forgotten = Mutex::new(0);
+        let copied = Mutex::new(None);
         let all = async {
             if self.leading().await.is_err() {
                 return;
@@ -126,7 +143,7 @@ impl ShardService {
                 self.repeat("expiry", options.expiry_interval, || self
                     .expire(options, &forgotten)),
                 self.repeat("checkpoint", Duration::from_millis(250), || self
-                    .checkpoint(options.wal_bytes)),
+                    .checkpoint(options.wal_pages, &copied)),
             );
         };
         tokio::select! {
@@ -156,30 +173,19 @@ impl ShardService {
         while !work.is_empty() {
             let mut again = Vec::new();
             let mut moves = Vec::new();
-            let mut batches = 0;
-            for id in work {
-                let Some(config) = (jobs.retention)(id.topic) else {
-                    continue;
-                };
-                let keep_from = (config.retention_ms >= 0).then(|| self.env.now().plus(-config.retention_ms));
-                let boundary = self
-                    .scan(move |db| {
-                        queries::retention(db, &id, keep_from, config.retention_bytes, RETENTION_BATCHES)
-                    })
-                    .await?;
-                let Some(boundary) = boundary else { continue };
-                if boundary.batches == RETENTION_BATCHES {
-                    again.push(id);
-                }
-                batches += boundary.batches;
-                moves.push(DeleteRecordsPartition {
-                    partition: id,
-                    offset: boundary.offset,
-                });
-                if batches >= RETENTION_BATCHES || moves.len() >= RETENTION_BATCHES {
-                    self.submit(Command::DeleteRecords(std::mem::take(&mut moves)))
-                        .await?;
-                    batches = 0;
+            for partitions in work.chunks(RETENTION_PARTITIONS) {
+                for (id, boundary) in self.boundaries(jobs, partitions).await? {
+                    if boundary.batches == RETENTION_BATCHES {
+                        again.push(id);
+                    }
+                    moves.push(DeleteRecordsPartition {
+                        partition: id,
+                        offset: boundary.offset,
+                    });
+                    if moves.len() == RETENTION_MOVES {
+                        self.submit(Command::DeleteRecords(std::mem::take(&mut moves)))
+                            .await?;
+                    }
                 }
             }
             if !moves.is_empty() {
@@ -194,28 +200,59 @@ impl ShardService {
         Ok(())
     }
 
+    /// How far retention lets each of `partitions` go, of those that it lets go at all.
+    async fn boundaries(
+        &self,
+        jobs: &Jobs,
+        partitions: &[TopicPartition],
+    ) -> Result<Vec<(TopicPartition, Boundary)>, ReplicaError> {
+        let now = self.env.now();
+        let bounded = partitions.iter().filter_map(|id| {
+            let config = (jobs.retention)(id.topic)?;
+            let keep_from = (config.retention_ms >= 0).then(|| now.plus(-config.retention_ms));
+            (keep_from.is_some() || config.retention_bytes >= 0).then_some((*id, keep_from, config))
+        });
+        let bounded: Vec<_> = bounded.collect();
+        if bounded.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.scan(move |db| {
+            let mut boundaries = Vec::new();
+            for (id, keep_from, config) in bounded {
+                let boundary =
+                    queries::retention(db, &id, keep_from, config.retention_bytes, RETENTION_BATCHES)?;
+                boundaries.extend(boundary.map(|boundary| (id, boundary)));
+            }
+            Ok(boundaries)
+        })
+        .await
+    }
+
     /// Removes garbage until there is none, a small step at a time.
     pub(super) async fn purge(&self) -> Pass {
         // A command without an effect would ask the store who leads: a shard at rest asks for nothing.
         if !self.read(queries::has_garbage).await? {
             return Ok(());
         }
-        while self
-            .submit(Command::Purge {
-                max_batches: PURGE_BATCHES,
-            })
-            .await?
-            == Output::Purged(true)
-        {}
-        Ok(())
+        let mut max_batches = PURGE_LEAST;
+        loop {
+            let began = self.env.instant();
+            if self.submit(Command::Purge { max_batches }).await? != Output::Purged(true) {
+                return Ok(());
+            }
+            max_batches = purge_step(self.env.instant().saturating_duration_since(began));
+        }
     }
 
     /// Forgets producers, results and tombstones that are too old. Files get older in the order of their ids:
     /// `forgotten` is the last one whose results went.
     async fn expire(&self, options: &JobOptions, forgotten: &Mutex<u64>) -> Pass {
         let before = |age: Duration| -> Timestamp { self.env.now().plus(-millis(age)) };
-        let (producers_before, results_before) =
-            (before(options.producer_expiry), before(options.result_expiry));
+        let producer_expiry = match env::mutation("expire-producers") {
+            true => Duration::ZERO,
+            false => options.producer_expiry,
+        };
+        let (producers_before, results_before) = (before(producer_expiry), before(options.result_expiry));
         let tombstones_before = before(options.tombstone_expiry);
         let mut producer = (0, i64::MIN);
         loop {

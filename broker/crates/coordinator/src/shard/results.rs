@@ -82,7 +82,7 @@ pub fn unpack(
         });
         results.push(BatchResult {
             error_code: codes::NONE,
-            base_offset,
+            base_offset: base_offset + i64::from(env::mutation("wrong-repeat")),
             log_append_time,
             log_start_offset,
             duplicate: kind & DUPLICATE != 0,

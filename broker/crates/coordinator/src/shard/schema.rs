@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use uuid::Uuid;
 
@@ -88,7 +89,19 @@ const ADDED: &str = "
     CREATE TABLE IF NOT EXISTS deleted_topics (topic BLOB PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS deleted_topics_by_time ON deleted_topics (at);
     CREATE INDEX IF NOT EXISTS live_files ON files (id) WHERE state = 0;
+    CREATE TABLE IF NOT EXISTS live_batches (file INTEGER PRIMARY KEY, count INTEGER NOT NULL);
 ";
+
+/// Live batches are counted in a table of their own: a purge changes the counts of many files, and hundreds of them share a page.
+/// In snapshots they are where the first release has them, in `files.live`.
+const COUNTS_FROM_SNAPSHOT: &str = "INSERT INTO live_batches SELECT id, live FROM files WHERE state = 0";
+const COUNTS_TO_SNAPSHOT: &str = "
+    UPDATE files SET live = count FROM live_batches WHERE file = id AND live != count;
+    DROP TABLE live_batches;
+";
+/// After a checkpoint the WAL is written from its beginning again; its file keeps this size, in bytes: pages that are there already
+/// cost less than new ones.
+pub const WAL_KEPT: u64 = 64 * 1024 * 1024;
 
 /// Values of `files.state`.
 pub mod file_state {
@@ -115,24 +128,34 @@ pub fn create(path: &Path) -> rusqlite::Result<Connection> {
     Ok(db)
 }
 
-/// Opens a view for writing.
-pub fn open(path: &Path) -> rusqlite::Result<Connection> {
+/// Makes a view of a copy of a snapshot, and opens it for writing.
+pub fn restore(path: &Path) -> rusqlite::Result<Connection> {
     let db = connect(path)?;
-    db.execute_batch(ADDED)?;
+    db.execute_batch(&format!("BEGIN; {ADDED} {COUNTS_FROM_SNAPSHOT}; COMMIT;"))?;
     Ok(db)
 }
 
+/// Makes a snapshot of a copy of a view.
+pub fn detach(path: &Path) -> rusqlite::Result<()> {
+    Connection::open(path)?.execute_batch(&format!(
+        "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN; {COUNTS_TO_SNAPSHOT} COMMIT;"
+    ))
+}
+
+/// Opens a view for writing.
+///
 /// The view need not survive a power cut, so it is never synced; whoever opens a shard rebuilds it. Checkpoints are
 /// started by hand, off the commit path.
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
+pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let db = Connection::open(path)?;
-    db.set_prepared_statement_cache_capacity(64);
+    keep_statements(&db)?;
     // A checkpoint that meets a reader gives up at once: it must not hold up commits.
     db.busy_timeout(Duration::ZERO)?;
-    db.execute_batch(
+    db.execute_batch(&format!(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_spill = OFF;
-         PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = -131072; PRAGMA temp_store = MEMORY;",
-    )?;
+         PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = {WAL_KEPT};
+         PRAGMA cache_size = -131072; PRAGMA temp_store = MEMORY;"
+    ))?;
     Ok(db)
 }
 
@@ -142,9 +165,17 @@ pub fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
         path,
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
-    db.set_prepared_statement_cache_capacity(64);
+    keep_statements(&db)?;
     db.execute_batch("PRAGMA mmap_size = 4294967296; PRAGMA cache_size = -4096; PRAGMA query_only = ON;")?;
     Ok(db)
+}
+
+/// Statements are prepared once. Without the planner's promise of stable plans, each new value of a parameter that a partial index or a
+/// limit could depend on would have its statement prepared again.
+fn keep_statements(db: &Connection) -> rusqlite::Result<()> {
+    db.set_prepared_statement_cache_capacity(64);
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map(drop)
 }
 
 /// Reads a UUID column.

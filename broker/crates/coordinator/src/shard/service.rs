@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use env::Env;
 use metalog::{MetadataLog, Owner};
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::watch;
 use types::{Epoch, LogOffset, ShardId, Timestamp};
@@ -422,17 +423,39 @@ impl ShardService {
     }
 
     /// Copies what the WAL holds into the database, beside the leader, and has the leader start the WAL anew.
-    pub(super) async fn checkpoint(&self, wal_bytes: u64) -> Result<(), ReplicaError> {
+    /// `copied` is the slot up to which that was done the last time.
+    pub(super) async fn checkpoint(
+        &self,
+        wal_pages: i64,
+        copied: &Mutex<Option<LogOffset>>,
+    ) -> Result<(), ReplicaError> {
+        let applied = match *self.replica.status().borrow() {
+            Status::Leading { applied, .. } => Some(applied),
+            _ => None,
+        };
+        if std::mem::replace(&mut *copied.lock(), applied) == applied {
+            return Ok(());
+        }
         let view = view(&self.dir);
-        let wal = self.dir.join("view.db-wal");
         let work = move || -> rusqlite::Result<bool> {
-            if std::fs::metadata(wal).map_or(0, |m| m.len()) < wal_bytes {
-                return Ok(false);
+            let db = schema::connect(&view)?;
+            let mut left = i64::MAX;
+            loop {
+                let (pages, done) = db.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |row| {
+                    Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+                })?;
+                if pages < wal_pages {
+                    return Ok(false);
+                }
+                // What commits have added meanwhile is the leader's to copy: again, as long as that makes it less.
+                if pages - done >= left / 2 {
+                    return Ok(true);
+                }
+                left = pages - done;
             }
-            schema::open(&view)?.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(true))
         };
         match self.env.blocking(work).await {
-            Ok(due) => self.shared.truncate_wal.store(due, Ordering::Release),
+            Ok(due) => self.shared.restart_wal.store(due, Ordering::Release),
             Err(error) => tracing::warn!(shard = %self.shard, %error, "checkpoint failed; it is tried again"),
         }
         Ok(())

@@ -19,12 +19,12 @@ use super::{Command, Output, schema, snapshot};
 use crate::replica::{SnapshotJob, Speculated, StateError, StateMachine};
 
 /// Beyond this the leader checkpoints the WAL itself, in bytes. While jobs run it never gets there.
-const WAL_LIMIT: u64 = 128 * 1024 * 1024;
+const WAL_LIMIT: u64 = 2 * schema::WAL_KEPT;
 
 /// Free pages are given back when they are more than this part of the view (one in so many),
 const FREE_PAGES: i64 = 4;
 /// so many after a slot: a step of less than a millisecond.
-const VACUUM_PAGES: i64 = 32;
+const VACUUM_PAGES: i64 = 8;
 
 /// A partition of a user topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub struct Shared {
     /// Connections to the view.
     pub readers: Readers,
     /// Asks the replica to start the WAL anew: all of it is in the database.
-    pub truncate_wal: AtomicBool,
+    pub restart_wal: AtomicBool,
     /// Batches committed since the state was created, replayed ones included.
     pub batches: AtomicU64,
 }
@@ -98,7 +98,7 @@ impl Shared {
         Arc::new(Shared {
             tail: Tail::default(),
             readers: Readers::new(view(dir)),
-            truncate_wal: AtomicBool::new(false),
+            restart_wal: AtomicBool::new(false),
             batches: AtomicU64::new(0),
         })
     }
@@ -217,7 +217,9 @@ impl ShardState {
 
     pub(super) fn forget_pending(&mut self) {
         self.pending.partitions.clear();
-        self.pending.producers.clear();
+        if !env::mutation("rollback-half") {
+            self.pending.producers.clear();
+        }
         self.pending.files.clear();
         self.pending.deleted_topics.clear();
         self.pending.counters = self.counters;
@@ -291,12 +293,12 @@ impl ShardState {
     }
 
     pub(super) fn checkpoint_if_due(&self) -> Result<(), StateError> {
-        let asked = self.shared.truncate_wal.swap(false, Ordering::AcqRel);
+        let asked = self.shared.restart_wal.swap(false, Ordering::AcqRel);
         let wal = self.dir.join("view.db-wal");
         if asked || std::fs::metadata(wal).map_or(0, |m| m.len()) > WAL_LIMIT {
             // A reader that is in the way only puts it off.
             self.db
-                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
+                .query_row("PRAGMA wal_checkpoint(RESTART)", (), |_| Ok(()))?;
         }
         Ok(())
     }
@@ -350,6 +352,7 @@ pub(super) fn file_error(path: &Path, error: &std::io::Error) -> StateError {
 impl StateMachine for ShardState {
     type Command = Command;
     type Output = Output;
+    type Staged = snapshot::Staged;
 
     fn speculate(&mut self, now: Timestamp, command: &Command) -> Result<Speculated<Output>, StateError> {
         if self.db.is_autocommit() {
@@ -383,23 +386,26 @@ impl StateMachine for ShardState {
         self.applied
     }
 
-    fn snapshot(&mut self) -> Result<(LogOffset, Bytes), StateError> {
-        self.begin_snapshot()?()
-    }
-
     fn begin_snapshot(&mut self) -> Result<SnapshotJob, StateError> {
         let dir = self.dir.clone();
         Ok(Box::new(move || snapshot::make(&dir)))
     }
 
-    fn restore(&mut self, offset: LogOffset, bytes: Bytes) -> Result<(), StateError> {
-        let staged = snapshot::stage(&self.dir, offset, &bytes)?;
+    fn stage(&mut self) -> Result<snapshot::Staged, StateError> {
+        snapshot::Staged::create(&self.dir)
+    }
+
+    fn restore(&mut self, offset: LogOffset, staged: snapshot::Staged) -> Result<(), StateError> {
+        let staged = staged.finish(offset)?;
         self.db = Connection::open_in_memory()?;
         self.db = self.shared.readers.replace(|| {
             remove(&view(&self.dir))?;
             std::fs::rename(&staged, view(&self.dir)).map_err(|e| file_error(&staged, &e))?;
-            Ok::<_, StateError>(schema::open(&view(&self.dir))?)
+            Ok::<_, StateError>(schema::restore(&view(&self.dir))?)
         })?;
+        if env::mutation("snapshot-without-producers") {
+            self.db.execute("DELETE FROM producers", ())?;
+        }
         self.load()?;
         self.shared.tail.restart(offset.next());
         Ok(())

@@ -9,7 +9,7 @@ use super::ahead::Ahead;
 use super::{Moment, Shared};
 use crate::bucket::{self, failed};
 use crate::format::{Hash, MAX_SLOT, Manifest, StoredSlot, corrupt, genesis, hash};
-use crate::{LogError, LogOffset, Slot, SnapshotRef};
+use crate::{LogError, LogOffset, Slot, SnapshotBody, SnapshotRef};
 
 /// A slot and its hash; `None` if it is not there.
 pub(super) type Fetched = Result<Option<(StoredSlot, Hash)>, LogError>;
@@ -132,7 +132,7 @@ impl Shared {
     pub(super) async fn put_snapshot(
         &self,
         offset: LogOffset,
-        body: Vec<Bytes>,
+        body: SnapshotBody,
     ) -> Result<SnapshotRef, LogError> {
         let missing = || {
             LogError::Invalid(format!(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use env::Env;
+use futures::TryStreamExt;
 use metalog::{Epoch, LogError, LogOffset, MetadataLog, Opened, Owner};
 use parking_lot::Mutex;
 
@@ -45,7 +46,8 @@ pub async fn rebuild(log: &dyn MetadataLog, opened: &Opened) -> Result<Vec<u64>,
     let mut state = Vec::new();
     let mut at = opened.log_start;
     if let Some(snapshot) = &opened.snapshot {
-        decode(&log.get_snapshot(snapshot).await?.concat(), &mut state);
+        let pieces: Vec<Bytes> = log.get_snapshot(snapshot).try_collect().await?;
+        decode(&pieces.concat(), &mut state);
         at = snapshot.offset;
     }
     while at < opened.tail {
@@ -75,7 +77,7 @@ pub async fn lead(
         match env.random_below(20) {
             0 => {
                 let offset = opened.writer.tail();
-                let snapshot = log.put_snapshot(offset, encode(&state)).await?;
+                let snapshot = log.put_snapshot(offset, encode(&state).into()).await?;
                 let start = LogOffset(offset.0.saturating_sub(env.random_below(10)));
                 opened.writer.install_snapshot(snapshot, start).await?;
                 history.lock().trims += 1;

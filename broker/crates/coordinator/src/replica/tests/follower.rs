@@ -1,5 +1,7 @@
 //! Following a log, and taking it over.
 
+use metalog::LogError;
+
 use super::*;
 
 fn follow_log(env: &Env, log: &MemoryLog, node: i32) -> ReplicaHandle<Sum> {
@@ -150,4 +152,51 @@ async fn a_log_that_has_lost_what_a_follower_has_seen_is_not_led_in_silence() {
     log.lose(3);
     follower.lead().await;
     assert!(matches!(follower.ended().await, End::Failed(why) if why.contains("lost")));
+}
+
+/// A log whose start was moved behind a snapshot, and its leader.
+async fn snapshotted(env: &Env) -> (MemoryLog, ReplicaHandle<Sum>) {
+    let log = MemoryLog::new(env);
+    let options = Options {
+        snapshot_slots: 4,
+        ..Options::default()
+    };
+    let leader = lead(env, &log, 1, options);
+    leader.leading().await.unwrap();
+    for _ in 0..40 {
+        leader.submit(1).await.unwrap();
+        env.sleep(Duration::from_millis(1)).await;
+    }
+    assert!(log.log_start() > LogOffset(8));
+    (log, leader)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_whose_snapshot_is_replaced_while_it_reads_takes_the_next() {
+    let env = Env::simulated(1);
+    let (log, _leader) = snapshotted(&env).await;
+    let log_start = log.log_start();
+    log.fail_snapshot(3, LogError::Trimmed { log_start });
+    let follower = follow_log(&env, &log, 2);
+    env.sleep(Duration::from_millis(50)).await;
+    assert_eq!(applied(&follower), None, "half of a snapshot is nothing");
+    env.sleep(Duration::from_secs(3)).await;
+    assert_eq!(applied(&follower), Some(LogOffset(40)));
+    follower.lead().await;
+    follower.leading().await.unwrap();
+    assert_eq!(follower.submit(0).await, Ok(40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_take_over_begins_a_snapshot_anew_that_it_could_not_read_to_its_end() {
+    let env = Env::simulated(1);
+    let (log, _leader) = snapshotted(&env).await;
+    log.fail_snapshot(3, LogError::Unavailable("test".to_owned()));
+    let next = lead(&env, &log, 2, Options::default());
+    next.leading().await.unwrap();
+    assert_eq!(next.submit(0).await, Ok(40));
+    // What is damaged stays so.
+    log.fail_snapshot(3, LogError::Corrupt("test".to_owned()));
+    let last = lead(&env, &log, 3, Options::default());
+    assert!(matches!(last.ended().await, End::Failed(why) if why.contains("corrupt")));
 }

@@ -12,7 +12,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use env::Env;
-use metalog::{LogError, LogWriter, MetadataLog, Opened, Owner, Slot, SnapshotRef};
+use futures::StreamExt;
+use futures::stream;
+use metalog::{
+    LogError, LogWriter, MetadataLog, Opened, Owner, Slot, SnapshotBody, SnapshotPieces, SnapshotRef,
+};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use types::{Epoch, LogOffset};
@@ -38,7 +42,9 @@ struct State {
     log_start: u64,
     slots: Vec<Slot>,
     snapshot: Option<SnapshotRef>,
-    snapshots: BTreeMap<String, Vec<Bytes>>,
+    snapshots: BTreeMap<String, Bytes>,
+    /// What the next reader of a snapshot meets when it has come so far, in bytes.
+    snapshot_fault: Option<(usize, LogError)>,
     latency: Duration,
     unavailable: bool,
     /// Reads that failed because of that.
@@ -91,6 +97,11 @@ impl MemoryLog {
     /// Number of reads that found the log unavailable.
     pub fn refused(&self) -> u32 {
         self.0.state.lock().refused
+    }
+
+    /// The next reader of a snapshot meets `error` when it has got `at` bytes.
+    pub fn fail_snapshot(&self, at: usize, error: LogError) {
+        self.0.state.lock().snapshot_fault = Some((at, error));
     }
 
     /// The last `count` slots are gone, as after a failover to a standby that lagged behind.
@@ -198,10 +209,14 @@ impl MetadataLog for MemoryLog {
         Ok(self.0.state.lock().snapshot.clone())
     }
 
-    async fn put_snapshot(&self, offset: LogOffset, body: Vec<Bytes>) -> Result<SnapshotRef, LogError> {
+    async fn put_snapshot(&self, offset: LogOffset, body: SnapshotBody) -> Result<SnapshotRef, LogError> {
         let key = format!("snapshot/{offset}");
-        let size = body.iter().map(|bytes| bytes.len() as u64).sum();
-        self.0.state.lock().snapshots.insert(key.clone(), body);
+        let body = match body {
+            SnapshotBody::Memory(body) => body.concat(),
+            SnapshotBody::File(file) => std::fs::read(file.path()).unwrap_or_default(),
+        };
+        let size = body.len() as u64;
+        self.0.state.lock().snapshots.insert(key.clone(), body.into());
         Ok(SnapshotRef {
             offset,
             key,
@@ -211,13 +226,21 @@ impl MetadataLog for MemoryLog {
         })
     }
 
-    async fn get_snapshot(&self, snapshot: &SnapshotRef) -> Result<Vec<Bytes>, LogError> {
-        let state = self.0.state.lock();
-        state
-            .snapshots
-            .get(&snapshot.key)
-            .cloned()
-            .ok_or_else(|| LogError::Corrupt(snapshot.key.clone()))
+    fn get_snapshot(&self, snapshot: &SnapshotRef) -> SnapshotPieces {
+        let (log, key) = (self.clone(), snapshot.key.clone());
+        let size = usize::try_from(snapshot.size).unwrap_or(0);
+        // Three pieces at least, if it has so many bytes.
+        let length = size.div_ceil(3).clamp(1, 4 << 20);
+        let piece = move |start: usize| {
+            let mut state = log.0.state.lock();
+            if let Some((_, error)) = state.snapshot_fault.take_if(|(at, _)| start >= *at) {
+                return Err(error);
+            }
+            let body = state.snapshots.get(&key);
+            let body = body.ok_or_else(|| LogError::Corrupt(key.clone()))?;
+            Ok(body.slice(start..body.len().min(start + length)))
+        };
+        stream::iter((0..size).step_by(length).map(piece)).boxed()
     }
 
     async fn sweep(&self) -> Result<usize, LogError> {

@@ -6,7 +6,7 @@ pub mod memory_log;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use env::Env;
 use memory_log::{MemoryLog, owner};
 use types::{LogOffset, Timestamp};
@@ -27,6 +27,7 @@ struct Sum {
 impl StateMachine for Sum {
     type Command = i64;
     type Output = i64;
+    type Staged = BytesMut;
 
     fn speculate(&mut self, _now: Timestamp, command: &i64) -> Result<Speculated<i64>, StateError> {
         if *command < 0 {
@@ -61,14 +62,17 @@ impl StateMachine for Sum {
         self.applied
     }
 
-    fn snapshot(&mut self) -> Result<(LogOffset, Bytes), StateError> {
-        Ok((
-            self.applied.unwrap(),
-            Bytes::copy_from_slice(&self.committed.to_be_bytes()),
-        ))
+    fn begin_snapshot(&mut self) -> Result<SnapshotJob, StateError> {
+        let (applied, committed) = (self.applied.unwrap(), self.committed);
+        let body = vec![Bytes::copy_from_slice(&committed.to_be_bytes())];
+        Ok(Box::new(move || Ok((applied, body.into()))))
     }
 
-    fn restore(&mut self, offset: LogOffset, mut snapshot: Bytes) -> Result<(), StateError> {
+    fn stage(&mut self) -> Result<BytesMut, StateError> {
+        Ok(BytesMut::new())
+    }
+
+    fn restore(&mut self, offset: LogOffset, mut snapshot: BytesMut) -> Result<(), StateError> {
         *self = Sum {
             committed: snapshot.get_i64(),
             pending: 0,

@@ -34,6 +34,9 @@ impl BlobStore for Picky {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
         self.inner.put(key, body).await
     }
+    async fn put_file(&self, key: &str, path: &std::path::Path) -> Result<(), BlobError> {
+        self.inner.put_file(key, path).await
+    }
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
         self.inner.put_if_absent(key, body).await
     }

@@ -90,7 +90,7 @@ fn jobs(store: Arc<MemoryStore>) -> Jobs {
             result_expiry: HOUR / 2,
             tombstone_expiry: 24 * HOUR,
             expiry_interval: 5 * MINUTE,
-            wal_bytes: 1024 * 1024,
+            wal_pages: 256,
         },
     }
 }

@@ -10,11 +10,13 @@ mod property;
 mod reads;
 mod retention;
 mod service;
+mod snapshot;
 mod versions;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use metalog::SnapshotBody;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use types::{LogOffset, NodeId, ShardId, Timestamp, TopicId, TopicPartition};
@@ -25,7 +27,7 @@ use super::state::{ShardState, Shared};
 use super::{Command, Features, Output};
 
 use crate::protocol::*;
-use crate::replica::StateMachine;
+use crate::replica::{Staged, StateError, StateMachine};
 
 pub const SHARD: ShardId = ShardId(0);
 
@@ -116,6 +118,24 @@ impl Shard {
         while self.run(Command::Purge { max_batches: 3 }) == Output::Purged(true) {}
     }
 
+    /// The bytes of a snapshot, and the last slot in it.
+    pub fn snapshot(&mut self) -> (LogOffset, Vec<u8>) {
+        let (last, body) = self.state.begin_snapshot().unwrap()().unwrap();
+        let SnapshotBody::File(file) = body else {
+            panic!("a snapshot that is not in a file")
+        };
+        (last, std::fs::read(file.path()).unwrap())
+    }
+
+    /// Replaces the state by a snapshot that comes in pieces of so many bytes.
+    pub fn restore(&mut self, last: LogOffset, snapshot: &[u8], piece: usize) -> Result<(), StateError> {
+        let mut staged = self.state.stage()?;
+        for piece in snapshot.chunks(piece) {
+            staged.push(piece)?;
+        }
+        self.state.restore(last, staged)
+    }
+
     pub fn read<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> T {
         self.shared.readers.read(read).unwrap()
     }
@@ -130,7 +150,7 @@ impl Shard {
     }
 }
 
-/// Every row of every table.
+/// Every row of every table, as snapshots have them.
 pub fn dump(db: &Connection) -> rusqlite::Result<Vec<(String, Vec<Value>)>> {
     let tables = [
         "meta",
@@ -149,7 +169,12 @@ pub fn dump(db: &Connection) -> rusqlite::Result<Vec<(String, Vec<Value>)>> {
             "groups" | "deleted_topics" => "1",
             _ => "1, 2, 3",
         };
-        let mut select = db.prepare(&format!("SELECT * FROM {table} ORDER BY {order}"))?;
+        let columns = match table {
+            "files" => "id, object, uploader, size, owners, ifnull((SELECT count FROM live_batches WHERE file = id), 0),
+                committed_at, state, state_since, results",
+            _ => "*",
+        };
+        let mut select = db.prepare(&format!("SELECT {columns} FROM {table} ORDER BY {order}"))?;
         let columns = select.column_count();
         let mut rows = select.query(())?;
         while let Some(row) = rows.next()? {

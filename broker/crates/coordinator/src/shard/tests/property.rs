@@ -140,8 +140,10 @@ fn command(op: &Op, now: i64) -> (Command, bool) {
 fn check(shard: &Shard) {
     let wrong = [
         // Files count their batches, live ones have some, dead ones have none.
-        "SELECT count(*) FROM files f WHERE live != (SELECT count(*) FROM batches b WHERE b.file = f.id)",
-        "SELECT count(*) FROM files WHERE (state = 0) != (live > 0)",
+        "SELECT count(*) FROM files f WHERE ifnull((SELECT count FROM live_batches WHERE file = f.id), 0)
+            != (SELECT count(*) FROM batches b WHERE b.file = f.id)",
+        "SELECT count(*) FROM live_batches WHERE file NOT IN (SELECT id FROM files)",
+        "SELECT count(*) FROM files WHERE (state = 0) != (id IN (SELECT file FROM live_batches WHERE count > 0))",
         // No batch without its file.
         "SELECT count(*) FROM batches WHERE file NOT IN (SELECT id FROM files)",
         // Sizes add up.
@@ -226,7 +228,7 @@ proptest! {
                 behind.push((shard.now, command, judged));
             }
             if shard.log.len() > cut && snapshot.is_none() {
-                snapshot = Some(shard.state.snapshot().unwrap());
+                snapshot = Some(shard.snapshot());
             }
         }
         shard.state.rollback().unwrap();
@@ -238,7 +240,7 @@ proptest! {
         if let Some((offset, bytes)) = snapshot {
             let mut restored = Shard::new();
             restored.create(3, 1);
-            restored.state.restore(offset, bytes).unwrap();
+            restored.restore(offset, &bytes, 300).unwrap();
             restored.log = shard.log[..=offset.0 as usize].to_vec();
             replay(&mut restored, &shard.log);
             check(&restored);

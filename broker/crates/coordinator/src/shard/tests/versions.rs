@@ -12,6 +12,7 @@ use crate::replica::StateError;
 use crate::shard::entry::{Batch, BatchProducer, Change, FileCommitted, PartitionBatches, decode, encode};
 use crate::shard::packed::Packed;
 use crate::shard::results;
+use crate::shard::schema::{self, file_state};
 
 fn at(supported: FeatureLevels, level: FeatureLevel) -> Shard {
     Shard::with(
@@ -84,15 +85,43 @@ fn what_comes_after_this_release_is_refused_as_such() {
 
     let mut shard = Shard::new();
     run(&mut shard);
-    let (offset, snapshot) = shard.state.snapshot().unwrap();
-    let mut later = snapshot.to_vec();
+    let (offset, snapshot) = shard.snapshot();
+    let mut later = snapshot.clone();
     later[7] += 1;
-    let error = shard.state.restore(offset, later.into()).unwrap_err();
+    let error = shard.restore(offset, &later, 1000).unwrap_err();
     assert!(
         matches!(&error, StateError::Unsupported(text) if text.contains("schema 2")),
         "{error}"
     );
-    shard.state.restore(offset, snapshot).unwrap();
+    shard.restore(offset, &snapshot, 1000).unwrap();
+}
+
+#[test]
+fn snapshots_count_live_batches_where_the_first_release_did() {
+    let mut shard = Shard::new();
+    shard.create(1, 2);
+    shard.commit(
+        1,
+        vec![plain(tp(1, 0), 1), plain(tp(1, 1), 1), plain(tp(1, 1), 1)],
+    );
+    shard.commit(2, vec![plain(tp(1, 0), 1)]);
+    shard.run(Command::DeleteRecords(vec![DeleteRecordsPartition {
+        partition: tp(1, 0),
+        offset: 2,
+    }]));
+    shard.purge();
+    let copy = shard.dir.path().join("copy.db");
+    let path = copy.to_string_lossy();
+    shard.state.db.execute("VACUUM INTO ?", (path,)).unwrap();
+    schema::detach(&copy).unwrap();
+    let db = rusqlite::Connection::open(&copy).unwrap();
+    let mut select = db.prepare("SELECT live, state FROM files ORDER BY id").unwrap();
+    let files = select
+        .query_map((), |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap();
+    let files: Vec<(i64, i64)> = files.map(Result::unwrap).collect();
+    assert_eq!(files, [(2, file_state::LIVE), (0, file_state::DELETE)]);
+    assert!(!db.table_exists(None, "live_batches").unwrap());
 }
 
 /// A file as brokers write them: `partitions` partitions of one topic, `batches` batches of an idempotent producer in each.
@@ -154,6 +183,38 @@ fn a_packed_file_takes_a_third_of_the_plain_one_at_most() {
         );
         assert!(count < 10 || packed * 3 <= plain, "{packed} of {plain}");
         assert!(packed < plain);
+    }
+}
+
+/// What writing and reading a batch takes in either form, in ns of CPU.
+#[test]
+#[ignore = "a measurement: with --release, --nocapture"]
+fn what_packing_costs() {
+    let env = env::Env::production();
+    let time = Timestamp(1_767_225_600_000);
+    for (partitions, batches) in [(1, 16), (16, 16), (250, 1), (1_000, 4)] {
+        let file = typical(partitions, batches);
+        let count = u64::from(partitions * batches);
+        let rounds = 400_000 / count;
+        let each = |work: &mut dyn FnMut()| {
+            let began = env.instant();
+            (0..rounds).for_each(|_| work());
+            (env.instant() - began).as_nanos() as f64 / (rounds * count) as f64
+        };
+        for (what, change) in [
+            ("plain", Change::FileCommitted(file.clone())),
+            ("packed", Change::FilePacked(Packed(file))),
+        ] {
+            let entry = encode(time, &change);
+            let write = each(&mut || drop(std::hint::black_box(encode(time, &change))));
+            let read = each(&mut || {
+                let read = decode(entry.clone(), FeatureLevels::SUPPORTED);
+                drop(std::hint::black_box(read).unwrap());
+            });
+            println!(
+                "{partitions} partitions x {batches}, {what}: {write:.0} ns to write, {read:.0} ns to read"
+            );
+        }
     }
 }
 
