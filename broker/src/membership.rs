@@ -69,6 +69,8 @@ pub struct Membership {
     /// Changes of what the shards of this node do; without shards there are none.
     changes: watch::Receiver<u64>,
     sequence: u64,
+    /// Changes did not fit: all of the picture is needed.
+    astray: bool,
     /// The last answer was a refusal: it is logged once.
     refused: bool,
 }
@@ -167,6 +169,7 @@ impl Membership {
             stage,
             changes,
             sequence: 0,
+            astray: false,
             refused: false,
         }
     }
@@ -242,6 +245,7 @@ impl Membership {
         let present = self.metadata.version();
         request.controller_epoch = present.0;
         request.version = present.1;
+        request.reads_changes = Some(!self.astray);
         request.draining = stage != Stage::Active;
         request.leaving = stage == Stage::Leaving;
         request.max_wait_ms = u32::try_from(HOLD.as_millis()).unwrap_or(u32::MAX);
@@ -312,13 +316,23 @@ impl Membership {
         }
     }
 
-    fn take(&self, answer: HeartbeatResponse) {
+    fn take(&mut self, answer: HeartbeatResponse) {
         if answer.controller_epoch < self.metadata.version().0 {
             // From a controller that has been replaced.
             return;
         }
         if let Some(image) = answer.image {
             self.metadata.update(image);
+            self.astray = false;
+        }
+        if let Some(changes) = answer.changes
+            && !self.metadata.change(&changes)
+        {
+            tracing::warn!(
+                base = changes.base,
+                "changes of another picture than this node has"
+            );
+            self.astray = true;
         }
         if let Some(coordination) = &self.coordination {
             coordination.shards.assign(&answer.lead, &answer.follow);
@@ -327,92 +341,4 @@ impl Membership {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use blob::faults::{Decision, Fault, Faulty};
-    use blob::{BlobError, MemoryStore, Operation, SharedStore};
-    use env::Simulation;
-    use metalog::ObjectLog;
-
-    use super::*;
-    use crate::config::{Config, Role};
-    use crate::server::Node;
-
-    const MINUTE: Duration = Duration::from_secs(60);
-
-    #[tokio::test(start_paused = true)]
-    async fn a_bucket_that_cannot_be_read_costs_no_controller_its_seat() {
-        let simulation = Simulation::new(1);
-        let env = simulation.node("test");
-        let dir = tempfile::tempdir().unwrap();
-        let secret = dir.path().join("secret");
-        std::fs::write(&secret, "the secret of the cluster").unwrap();
-        let whole: SharedStore = Arc::new(MemoryStore::new(env.clone()));
-        let down = Arc::new(AtomicBool::new(false));
-        let mut nodes = Vec::new();
-        for (id, host) in [(0, "c0"), (1, "c1")] {
-            let mut config = Config::dev(&dir.path().join(host), 9092, Some("memory://"));
-            config.alone = false;
-            config.node.id = Some(id);
-            config.node.roles = vec![Role::Coordinator];
-            config.listeners = None;
-            (config.internal.host, config.internal.port) = (host.to_owned(), 9190);
-            config.internal.advertised_host = Some(host.to_owned());
-            config.internal.secret_file = Some(secret.clone());
-            config.admin.host = host.to_owned();
-            let down = down.clone();
-            let plan = move |_: Operation, _: &str| Decision {
-                delay: Duration::ZERO,
-                fault: match down.load(Ordering::Relaxed) {
-                    true => Fault::Fail(BlobError::Unavailable("test".to_owned())),
-                    false => Fault::None,
-                },
-            };
-            let node_env = simulation.node(host);
-            let store: SharedStore = Arc::new(Faulty::new(whole.clone(), node_env.clone(), Arc::new(plan)));
-            let node = Node::start(node_env, config, store).await.unwrap();
-            env.timeout(MINUTE, node.ready()).await.unwrap();
-            nodes.push(node);
-        }
-        let log = ObjectLog::new(whole, "cluster", metalog::Options::default(), env.clone());
-        let before = log.owner().await.unwrap();
-        assert!(before.is_some());
-
-        // Some heartbeats get lost while nobody can read who leads.
-        down.store(true, Ordering::Relaxed);
-        for (from, to) in [("c0", "c1"), ("c1", "c0")] {
-            simulation.net().cut(from, to);
-        }
-        env.sleep(Duration::from_secs(2)).await;
-        simulation.net().heal();
-        env.sleep(MINUTE / 2).await;
-        down.store(false, Ordering::Relaxed);
-        env.sleep(MINUTE / 2).await;
-        assert_eq!(log.owner().await.unwrap(), before);
-    }
-
-    #[test]
-    fn a_seat_that_changes_hands_often_is_left_longer_to_who_has_it() {
-        let begin = Env::production().instant();
-        let after = |seconds: u64| begin + Duration::from_secs(seconds);
-        let mut patience = Patience::new(begin);
-        assert!(patience.is_over(&Absent::Gone, after(0)), "nobody is there");
-        assert!(!patience.is_over(&Absent::Silent, after(1)));
-        assert!(patience.is_over(&Absent::Silent, after(2)));
-        assert!(!patience.is_over(&Absent::Opening, after(2)), "it is on its way");
-        assert!(patience.is_over(&Absent::Opening, after(8)));
-        patience.named("0", after(9));
-        // The first change tells nothing; those after it do.
-        for (changed, silence) in [(10, 4), (20, 8), (30, 16), (50, 16)] {
-            patience.named(&changed.to_string(), after(changed));
-            patience.named(&changed.to_string(), after(changed + 1));
-            assert!(!patience.is_over(&Absent::Silent, after(changed + silence - 1)));
-            assert!(patience.is_over(&Absent::Silent, after(changed + silence)));
-        }
-        patience.heard(after(109));
-        assert!(!patience.is_over(&Absent::Silent, after(112)));
-        patience.heard(after(110));
-        assert!(patience.is_over(&Absent::Silent, after(112)), "it has rested");
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cluster::image::{ImageRecord, MetadataImage};
+use cluster::image::{ImageChanges, ImageRecord, MetadataImage};
 use tokio::sync::watch;
 use types::NodeId;
 
@@ -31,6 +31,7 @@ pub fn metadata() -> (MetadataWriter, Metadata) {
         shards: Vec::new(),
         group_shards: 0,
         feature_level: None,
+        default_partitions: None,
     });
     let (writer, reader) = watch::channel(Arc::new(empty));
     (MetadataWriter { current: writer }, Metadata { current: reader })
@@ -54,6 +55,18 @@ impl MetadataWriter {
             }
             newer
         });
+    }
+
+    /// Takes changes of the present picture over; false if they are not for this one.
+    pub fn change(&self, changes: &ImageChanges) -> bool {
+        self.current
+            .send_if_modified(|current| match current.changed(changes) {
+                Some(changed) => {
+                    *current = Arc::new(changed);
+                    true
+                }
+                None => false,
+            })
     }
 }
 

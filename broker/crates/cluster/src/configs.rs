@@ -110,6 +110,7 @@ pub static DEFINITIONS: &[Definition] = &[
     define("diskless.enable", Kind::Boolean, "true", "",
         Rule::Only("true", "every topic of this cluster is diskless"),
         "True for every topic of this cluster: its records are kept in the object store (KIP-1163)."),
+    define("errors.deadletterqueue.group.enable", Kind::Boolean, "false", "", Rule::Any, UNUSED),
     define("file.delete.delay.ms", Kind::Long, "60000", "log.segment.delete.delay.ms", Rule::AtLeast(0), UNUSED),
     define("flush.messages", Kind::Long, MAX, "log.flush.interval.messages", Rule::AtLeast(1), UNUSED),
     define("flush.ms", Kind::Long, MAX, "log.flush.interval.ms", Rule::AtLeast(0), UNUSED),
@@ -119,6 +120,7 @@ pub static DEFINITIONS: &[Definition] = &[
     define("local.retention.bytes", Kind::Long, "-2", "log.local.retention.bytes", Rule::AtLeast(-2), UNUSED),
     define("local.retention.ms", Kind::Long, "-2", "log.local.retention.ms", Rule::AtLeast(-2), UNUSED),
     define("max.compaction.lag.ms", Kind::Long, MAX, "log.cleaner.max.compaction.lag.ms", Rule::AtLeast(1), UNUSED),
+    define("max.decompressed.message.bytes", Kind::Int, "2147483639", "max.decompressed.message.bytes", Rule::AtLeast(1), UNUSED),
     define("max.message.bytes", Kind::Int, "1048588", "message.max.bytes", Rule::AtLeast(0),
         "Largest record batch (after compression) that is accepted, in bytes."),
     define("message.timestamp.after.max.ms", Kind::Long, "3600000", "log.message.timestamp.after.max.ms", Rule::AtLeast(0),
@@ -133,6 +135,10 @@ pub static DEFINITIONS: &[Definition] = &[
     define("min.insync.replicas", Kind::Int, "1", "min.insync.replicas", Rule::AtLeast(1),
         "Accepted for compatibility; the object store replicates, every acknowledged record is durable."),
     define("preallocate", Kind::Boolean, "false", "log.preallocate", Rule::Any, UNUSED),
+    define("remote.copy.lag.bytes", Kind::Long, "-1", "log.remote.copy.lag.bytes", Rule::AtLeast(-2), UNUSED),
+    define("remote.copy.lag.ms", Kind::Long, "0", "log.remote.copy.lag.ms", Rule::AtLeast(-2), UNUSED),
+    define("remote.log.copy.disable", Kind::Boolean, "false", "", Rule::Any, UNUSED),
+    define("remote.log.delete.on.disable", Kind::Boolean, "false", "", Rule::Any, UNUSED),
     define("remote.storage.enable", Kind::Boolean, "false", "",
         Rule::Only("false", "diskless topics live in the object store as they are"), UNUSED),
     define("retention.bytes", Kind::Long, "-1", "log.retention.bytes", Rule::Any,
@@ -250,13 +256,15 @@ pub fn alter(current: &[Config], ops: &[(String, Op)]) -> Result<Vec<Config>, Ap
         .map(|c| (c.name.clone(), c.value.clone()))
         .collect();
     for (name, op) in ops {
+        if *op == Op::Delete {
+            // Of a key that nobody knows there is nothing to take away; Kafka does not mind it.
+            set.remove(name);
+            continue;
+        }
         let definition = known(name)?;
         let value = match op {
             Op::Set(value) => value.trim().to_owned(),
-            Op::Delete => {
-                set.remove(name);
-                continue;
-            }
+            Op::Delete => continue,
             Op::Append(_) if definition.kind != Kind::List => {
                 return Err(invalid(format!(
                     "Can't APPEND to key {name} because its type is not LIST."

@@ -21,7 +21,8 @@ use metalog::Owner;
 use types::{Epoch, FeatureLevel, FeatureLevels, NodeId, ShardId};
 use uuid::Uuid;
 
-use crate::image::{Broker, ImageRecord, Shard, Topic};
+use crate::image::{Broker, DEFAULT_PARTITIONS, ImageRecord, Shard};
+use crate::picture::Picture;
 use crate::placement::{self, Candidates};
 use crate::protocol::{HeartbeatRequest, HeartbeatResponse};
 use crate::state::Metadata;
@@ -66,8 +67,8 @@ pub struct Controller {
     metadata: Arc<Metadata>,
     /// What every node has to support. Ahead of `metadata` while a level is being finalised.
     feature_level: FeatureLevel,
-    /// The published picture; version 0: none yet.
-    image: Arc<ImageRecord>,
+    /// What is published.
+    picture: Picture,
     /// Grows when there may be news for somebody.
     changes: u64,
 }
@@ -100,12 +101,14 @@ struct Leaving {
 }
 
 impl Controller {
-    /// A controller that has just been elected, and how long it listens before it decides anything.
+    /// A controller that has just been elected, how long it listens before it decides anything, and what it gives to
+    /// topics created without a number of partitions.
     pub fn new(
         owner: &Owner,
         epoch: Epoch,
         session_timeout: Duration,
         grace: Grace,
+        default_partitions: u32,
         now: Instant,
     ) -> Controller {
         let image = ImageRecord {
@@ -119,6 +122,7 @@ impl Controller {
             shards: Vec::new(),
             group_shards: 0,
             feature_level: None,
+            default_partitions: (default_partitions != DEFAULT_PARTITIONS).then_some(default_partitions),
         };
         Controller {
             epoch,
@@ -133,7 +137,7 @@ impl Controller {
             leaving: BTreeMap::new(),
             metadata: Arc::default(),
             feature_level: FeatureLevel::FIRST,
-            image: Arc::new(image),
+            picture: Picture::new(image),
             changes: 0,
         }
     }
@@ -261,8 +265,9 @@ impl Controller {
     /// The answer to a node, if there is news for it. `force`: also without news. Never for a process that does not
     /// hold the node id.
     pub fn answer(&mut self, request: &HeartbeatRequest, force: bool) -> Option<HeartbeatResponse> {
-        let fresh = self.image.version > 0
-            && (request.controller_epoch, request.version) != (self.epoch.0, self.image.version);
+        let whole = self.picture.whole();
+        let fresh =
+            whole.version > 0 && (request.controller_epoch, request.version) != (self.epoch.0, whole.version);
         let mut orders = match request.coordinator {
             true => self.orders(request.node),
             false => Orders::default(),
@@ -289,24 +294,29 @@ impl Controller {
             }
             node.told = Some(orders.clone());
         }
+        let follows = request.controller_epoch == self.epoch.0 && request.reads_changes == Some(true);
+        let changes = (fresh && follows).then(|| self.picture.changes_since(request.version));
+        let changes = changes.flatten();
         Some(HeartbeatResponse {
             error_code: 0,
             controller_epoch: self.epoch.0,
-            image: fresh.then(|| self.image.as_ref().clone()),
+            image: (fresh && changes.is_none()).then(|| self.picture.whole().as_ref().clone()),
             lead: orders.lead.into_iter().collect(),
             follow: orders.follow.into_iter().collect(),
             feature_level: None,
+            changes,
         })
     }
 
     /// The published picture; `None` while there is none.
     pub fn image(&self) -> Option<Arc<ImageRecord>> {
-        (self.image.version > 0).then(|| self.image.clone())
+        let whole = self.picture.whole();
+        (whole.version > 0).then(|| whole.clone())
     }
 
     /// Whether every live broker has the published picture.
     pub fn everybody_knows(&self) -> bool {
-        let (epoch, version) = (self.epoch.0, self.image.version);
+        let (epoch, version) = (self.epoch.0, self.picture.whole().version);
         let mut brokers = self
             .nodes
             .values()
@@ -487,43 +497,24 @@ impl Controller {
             .filter(|node| node.said.broker)
             .map(|node| broker(&node.said))
             .collect();
-        let topics = self
-            .metadata
-            .topics
-            .values()
-            .filter(|topic| !topic.deleting && topic.ready > 0);
-        let topics = topics.map(|topic| Topic {
-            id: topic.id,
-            name: topic.name.clone(),
-            partitions: topic
-                .partitions
-                .iter()
-                .take(topic.ready as usize)
-                .copied()
-                .collect(),
-            configs: topic.configs.clone(),
-        });
-        let image = ImageRecord {
-            version: self.image.version,
+        let last = self.picture.whole();
+        let bare = ImageRecord {
+            version: last.version,
             controller_epoch: self.epoch.0,
             cluster_id: self.metadata.cluster_id.clone(),
-            controller: self.image.controller,
-            controller_address: self.image.controller_address.clone(),
+            controller: last.controller,
+            controller_address: last.controller_address.clone(),
             brokers,
-            topics: topics.collect(),
+            topics: Vec::new(),
             shards: (0..self.metadata.shards)
                 .map(|shard| self.shard(ShardId(shard)))
                 .collect(),
             group_shards: self.metadata.group_shards,
             feature_level: (self.metadata.feature_level > FeatureLevel::FIRST)
                 .then_some(self.metadata.feature_level),
+            default_partitions: last.default_partitions,
         };
-        if image.version == 0 || image != *self.image {
-            self.image = Arc::new(ImageRecord {
-                version: image.version + 1,
-                ..image
-            });
-        }
+        self.picture.publish(&self.metadata, bare);
     }
 }
 
@@ -532,6 +523,7 @@ fn is_news(old: &HeartbeatRequest, new: &HeartbeatRequest) -> bool {
     let mut like_new = old.clone();
     (like_new.max_wait_ms, like_new.sequence) = (new.max_wait_ms, new.sequence);
     (like_new.controller_epoch, like_new.version) = (new.controller_epoch, new.version);
+    like_new.reads_changes = new.reads_changes;
     like_new != *new
 }
 
@@ -554,5 +546,6 @@ fn broker(said: &HeartbeatRequest) -> Broker {
         zone_ports: said.zone_ports.clone(),
         internal: said.internal.clone(),
         draining: said.draining,
+        serves_objects: said.serves_objects,
     }
 }

@@ -1,7 +1,7 @@
 //! DescribeConfigs: what holds for a topic or a broker, and where it comes from.
 
 use crate::configs::{DEFINITIONS, Definition, Kind, Rule};
-use crate::image::{Broker, Config, Topic};
+use crate::image::{Broker, Config, DEFAULT_PARTITIONS, Topic};
 use kafka_wire::StrBytes;
 use kafka_wire::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsSynonym,
@@ -108,7 +108,7 @@ pub struct BrokerConfig {
 }
 
 /// What a broker says of itself in Kafka's terms: its identity, where clients of unknown zone reach it, and the defaults
-/// of topics.
+/// of topics. `default_partitions` is what the controller gives: no broker has a number of its own.
 pub fn broker_configs(broker: &Broker, default_partitions: u32) -> Vec<BrokerConfig> {
     let id = broker.id;
     let set = |name, value: String, kind, documentation| BrokerConfig {
@@ -133,12 +133,13 @@ pub fn broker_configs(broker: &Broker, default_partitions: u32) -> Vec<BrokerCon
             "Zone of this broker.",
         ),
         set("node.id", id.to_string(), Kind::Int, "Identity of this broker."),
-        set(
-            "num.partitions",
-            default_partitions.to_string(),
-            Kind::Int,
-            "Partitions of a topic created without a number.",
-        ),
+        BrokerConfig {
+            name: "num.partitions",
+            value: default_partitions.to_string(),
+            kind: Kind::Int,
+            set: default_partitions != DEFAULT_PARTITIONS,
+            documentation: "Partitions of a topic created without a number.",
+        },
         BrokerConfig {
             name: "default.replication.factor",
             value: "1".to_owned(),
@@ -256,6 +257,7 @@ mod tests {
             zone_ports: Vec::new(),
             internal: String::new(),
             draining: false,
+            serves_objects: None,
         };
         let configs = broker_configs(&broker, 6);
         assert!(configs.windows(2).all(|pair| pair[0].name < pair[1].name));

@@ -8,7 +8,7 @@ use kafka_wire::fuzz_entry::{again, one_of};
 use types::{FeatureLevels, LogOffset};
 
 use crate::entry::{self, Change};
-use crate::image::{ImageRecord, MetadataImage};
+use crate::image::{ImageChanges, ImageRecord, MetadataImage};
 use crate::protocol::{
     AllocateProducerIdsRequest, AllocateProducerIdsResponse, DescribeClusterRequest, DescribeClusterResponse,
     ForwardRequest, ForwardResponse, HeartbeatRequest, HeartbeatResponse,
@@ -32,17 +32,14 @@ pub fn log_entry(input: &[u8]) {
 /// A snapshot of the cluster's state.
 pub fn snapshot(input: &[u8]) {
     let (mut state, metadata) = ClusterState::new(LEVELS);
-    if state
-        .restore(LogOffset(1), Bytes::copy_from_slice(input))
-        .is_err()
-    {
+    if state.restore(LogOffset(1), input.into()).is_err() {
         return;
     }
     let restored = metadata.borrow().clone();
     let (mut other, metadata) = ClusterState::new(LEVELS);
     let again = state
         .snapshot()
-        .and_then(|(offset, bytes)| other.restore(offset, bytes));
+        .and_then(|(offset, bytes)| other.restore(offset, bytes.into()));
     assert!(again.is_ok() && restored.topics == metadata.borrow().topics);
 }
 
@@ -63,8 +60,17 @@ pub fn rpc(input: &[u8]) {
 
 /// What a controller says of the cluster.
 pub fn image(input: &[u8]) {
-    if let Ok(record) = ImageRecord::from_bytes(Bytes::copy_from_slice(input)) {
+    let input = Bytes::copy_from_slice(input);
+    if let Ok(record) = ImageRecord::from_bytes(input.clone()) {
         let _ = MetadataImage::new(record);
+    }
+    if let Ok(mut changes) = ImageChanges::from_bytes(input) {
+        let image = MetadataImage::new(ImageRecord {
+            version: changes.base,
+            ..changes.picture.clone()
+        });
+        changes.topics = u32::try_from(image.record().topics.len()).unwrap_or(0);
+        let _ = image.changed(&changes);
     }
 }
 

@@ -31,6 +31,7 @@ mod error;
 pub mod fuzz_entry;
 pub mod image;
 mod names;
+mod picture;
 pub mod placement;
 pub mod protocol;
 mod sagas;

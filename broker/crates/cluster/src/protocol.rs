@@ -5,7 +5,7 @@ use kafka_wire::flex_struct;
 use types::{FeatureLevel, FeatureLevels, NodeId, ShardId, TopicId};
 use uuid::Uuid;
 
-use crate::image::{ImageRecord, ZonePort};
+use crate::image::{ImageChanges, ImageRecord, ZonePort};
 
 flex_struct! {
     /// "I live, this is me, this is the picture I have." Answered at once when there is something new, otherwise
@@ -51,6 +51,10 @@ flex_struct! {
         tagged {
             /// Lowest and highest level of `diskless.version` that the node supports; missing: 1 and 1.
             0 => pub supported: Option<FeatureLevels>,
+            /// Brokers only: see [`crate::image::Broker`].
+            1 => pub serves_objects: Option<bool>,
+            /// True: the node takes `changes` in the answer. False or missing: it wants all of the picture.
+            2 => pub reads_changes: Option<bool>,
         }
     }
 }
@@ -64,7 +68,7 @@ flex_struct! {
         pub error_code: i16,
         /// Epoch of the controller that answers.
         pub controller_epoch: u64,
-        /// The newest picture, when it is newer than the node's.
+        /// The newest picture, when it is newer than the node's and `changes` do not lead to it.
         pub image: Option<ImageRecord>,
         /// Coordinators only: shards this node is to lead, all others it is to give up.
         pub lead: Vec<ShardId>,
@@ -73,6 +77,8 @@ flex_struct! {
         tagged {
             /// With UNSUPPORTED_VERSION: the level of `diskless.version` that every node has to support.
             0 => pub feature_level: Option<FeatureLevel>,
+            /// What leads from the picture that the node has to the newest one.
+            1 => pub changes: Option<ImageChanges>,
         }
     }
 }

@@ -51,6 +51,11 @@ pub(crate) async fn run(service: Arc<ControllerService>) {
     let mut metadata = service.metadata_changes();
     let mut running = FuturesUnordered::new();
     let mut topics = BTreeSet::new();
+    if env::mutation("forget-sagas") {
+        let begun = metadata.borrow().clone();
+        let begun = begun.topics.iter().filter(|(_, topic)| unfinished(topic));
+        topics.extend(begun.map(|(id, _)| *id));
+    }
     loop {
         let now = metadata.borrow_and_update().clone();
         for (id, _) in now.topics.iter().filter(|(_, topic)| unfinished(topic)) {

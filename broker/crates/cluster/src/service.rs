@@ -14,7 +14,7 @@ use types::{FeatureLevel, FeatureLevels, NodeId, ShardId};
 use uuid::Uuid;
 
 use crate::controller::{Controller, Grace};
-use crate::image::{ImageRecord, Shard};
+use crate::image::{DEFAULT_PARTITIONS, ImageRecord, Shard};
 use crate::protocol::{
     AllocateProducerIdsRequest, AllocateProducerIdsResponse, HeartbeatRequest, HeartbeatResponse,
 };
@@ -46,7 +46,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             metadata_partitions: 3,
-            default_partitions: 1,
+            default_partitions: DEFAULT_PARTITIONS,
             session_timeout: Duration::from_secs(2),
             grace: Duration::from_secs(2),
             supported: FeatureLevels::SUPPORTED,
@@ -129,7 +129,14 @@ impl ControllerService {
         // Nobody can lead the shards of a cluster that did not exist.
         let grace = if formed { grace } else { Grace::default() };
         let now = env.instant();
-        let mut controller = Controller::new(&owner, epoch, settings.session_timeout, grace, now);
+        let mut controller = Controller::new(
+            &owner,
+            epoch,
+            settings.session_timeout,
+            grace,
+            settings.default_partitions,
+            now,
+        );
         controller.set_metadata(known, now);
         let service = Arc::new(ControllerService {
             env: env.clone(),
@@ -396,6 +403,7 @@ fn refused(error: ResponseError) -> HeartbeatResponse {
         lead: Vec::new(),
         follow: Vec::new(),
         feature_level: None,
+        changes: None,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use coordinator::replica::{Speculated, StateError, StateMachine};
+use bytes::{Bytes, BytesMut};
+use coordinator::replica::{SnapshotJob, Speculated, StateError, StateMachine};
 use kafka_wire::ResponseError;
 use tokio::sync::watch;
 use types::feature::FEATURE;
@@ -19,7 +19,7 @@ use crate::image::Config;
 use crate::{ApiError, names};
 
 /// Most partitions that one request may create: bounds what a small request can make of memory (Kafka's bound).
-pub(crate) const MAX_NEW_PARTITIONS: u32 = 10_000;
+pub const MAX_NEW_PARTITIONS: u32 = 10_000;
 /// Most partitions of a topic: bounds its record, which is logged whole with every change.
 const MAX_PARTITIONS: i32 = 20_000;
 
@@ -150,6 +150,35 @@ impl ClusterState {
         )))
     }
 
+    /// The committed state, and the slot it is true at.
+    pub(crate) fn snapshot(&self) -> Result<(LogOffset, Bytes), StateError> {
+        let Some(applied) = self.applied else {
+            return Err(StateError::View(
+                "a snapshot of the cluster log before its first entry".to_owned(),
+            ));
+        };
+        let Metadata {
+            cluster_id,
+            shards,
+            group_shards,
+            topics,
+            next_producer_id,
+            feature_level,
+            names: _,
+        } = &self.committed;
+        let snapshot = Snapshot {
+            cluster: Formatted {
+                cluster_id: cluster_id.clone(),
+                shards: *shards,
+                group_shards: *group_shards,
+            },
+            topics: topics.values().map(|topic| topic.as_ref().clone()).collect(),
+            next_producer_id: *next_producer_id,
+            feature_level: (*feature_level > FeatureLevel::FIRST).then_some(*feature_level),
+        };
+        Ok((applied, entry::encode(&snapshot)))
+    }
+
     fn publish(&self) {
         self.published.send_replace(Arc::new(self.committed.clone()));
     }
@@ -158,6 +187,7 @@ impl ClusterState {
 impl StateMachine for ClusterState {
     type Command = Command;
     type Output = Output;
+    type Staged = BytesMut;
 
     fn speculate(&mut self, _now: Timestamp, command: &Command) -> Result<Speculated<Output>, StateError> {
         let pending = self.pending.get_or_insert_with(|| self.committed.clone());
@@ -203,36 +233,17 @@ impl StateMachine for ClusterState {
         self.applied
     }
 
-    fn snapshot(&mut self) -> Result<(LogOffset, Bytes), StateError> {
-        let Some(applied) = self.applied else {
-            return Err(StateError::View(
-                "a snapshot of the cluster log before its first entry".to_owned(),
-            ));
-        };
-        let Metadata {
-            cluster_id,
-            shards,
-            group_shards,
-            topics,
-            next_producer_id,
-            feature_level,
-            names: _,
-        } = &self.committed;
-        let snapshot = Snapshot {
-            cluster: Formatted {
-                cluster_id: cluster_id.clone(),
-                shards: *shards,
-                group_shards: *group_shards,
-            },
-            topics: topics.values().map(|topic| topic.as_ref().clone()).collect(),
-            next_producer_id: *next_producer_id,
-            feature_level: (*feature_level > FeatureLevel::FIRST).then_some(*feature_level),
-        };
-        Ok((applied, entry::encode(&snapshot)))
+    fn begin_snapshot(&mut self) -> Result<SnapshotJob, StateError> {
+        let (applied, snapshot) = self.snapshot()?;
+        Ok(Box::new(move || Ok((applied, vec![snapshot].into()))))
     }
 
-    fn restore(&mut self, offset: LogOffset, snapshot: Bytes) -> Result<(), StateError> {
-        let snapshot: Snapshot = entry::decode(snapshot, self.supported)?;
+    fn stage(&mut self) -> Result<BytesMut, StateError> {
+        Ok(BytesMut::new())
+    }
+
+    fn restore(&mut self, offset: LogOffset, snapshot: BytesMut) -> Result<(), StateError> {
+        let snapshot: Snapshot = entry::decode(snapshot.freeze(), self.supported)?;
         let feature_level = snapshot.feature_level.unwrap_or_default();
         self.check_level(feature_level)?;
         let mut metadata = Metadata::default();

@@ -51,12 +51,15 @@ impl ControllerService {
         request: &AlterConfigsRequest,
     ) -> Result<AlterConfigsResponse, ReplicaError> {
         let alterations = request.resources.iter().map(|resource| {
-            let configs = resource.configs.iter().map(|config| {
-                let value = config.value.as_ref().map(|value| value.as_str().to_owned());
-                (config.name.as_str().to_owned(), value)
+            let configs = resource.configs.iter().map(|config| match &config.value {
+                Some(value) => Ok((config.name.as_str().to_owned(), Some(value.as_str().to_owned()))),
+                None => {
+                    let text = format!("Null value not supported for : {}", config.name.as_str());
+                    Err(ApiError::invalid_request(text))
+                }
             });
             let of = (resource.resource_type, resource.resource_name.clone());
-            (of, Ok(Alteration::Replace(configs.collect())))
+            (of, configs.collect::<Result<_, _>>().map(Alteration::Replace))
         });
         let results = self.alter(alterations.collect(), request.validate_only).await?;
         let responses = results.into_iter().map(|((kind, name), result)| {
@@ -76,15 +79,13 @@ impl ControllerService {
         validate_only: bool,
     ) -> Result<Vec<(Resource, Result<(), ApiError>)>, ReplicaError> {
         let twice = duplicates(alterations.iter().map(|(resource, _)| resource.clone()));
-        let mut results: Vec<(Resource, Result<(), ApiError>)> = twice
+        let refused = alterations
             .iter()
-            .map(|of| {
-                (
-                    of.clone(),
-                    Err(ApiError::invalid_request(
-                        "Each resource must appear at most once.",
-                    )),
-                )
+            .filter(|(resource, _)| twice.contains(resource));
+        let mut results: Vec<(Resource, Result<(), ApiError>)> = refused
+            .map(|(of, _)| {
+                let text = "Each resource must appear at most once.";
+                (of.clone(), Err(ApiError::invalid_request(text)))
             })
             .collect();
         let (mut resources, mut topics) = (Vec::new(), Vec::new());
@@ -113,6 +114,7 @@ impl ControllerService {
 
 fn topic_only((kind, name): &Resource) -> Result<(), ApiError> {
     match *kind {
+        TOPIC if name.is_empty() => Err(ApiError::invalid_request("the name of the topic is empty")),
         TOPIC => Ok(()),
         4 | 8 => Err(ApiError::invalid_request(format!(
             "configurations of broker '{name}' cannot be changed at run time; set them in the broker's configuration file"

@@ -11,7 +11,6 @@ use kafka_wire::messages::create_topics_response::{
 };
 use kafka_wire::{ResponseError, StrBytes};
 use types::TopicId;
-use uuid::Uuid;
 
 use super::{duplicates, outcome, timed_out};
 use crate::ApiError;
@@ -58,6 +57,15 @@ impl ControllerService {
             let checked = self.check(topic).and_then(|(topic, factor)| {
                 take(&mut room, topic.partitions)?;
                 Ok((topic, factor))
+            });
+            // What there is already comes before what else is wrong, as in Kafka.
+            let exists = self.metadata().topic(topic.name.as_str()).is_some();
+            let checked = checked.map_err(|error| match exists {
+                true => ApiError::new(
+                    ResponseError::TopicAlreadyExists,
+                    format!("Topic '{}' already exists.", topic.name.as_str()),
+                ),
+                false => error,
             });
             let replication_factor = checked.as_ref().map_or(-1, |(_, factor)| *factor);
             let result = match checked {
@@ -111,10 +119,7 @@ impl ControllerService {
                 }
             }
         }
-        let topics = asked
-            .into_iter()
-            .map(|asked| answer(asked, request.validate_only))
-            .collect();
+        let topics = asked.into_iter().map(answer).collect();
         Ok(CreateTopicsResponse::default().with_topics(topics))
     }
 
@@ -217,7 +222,7 @@ impl ControllerService {
     }
 }
 
-fn answer(asked: Asked, validate_only: bool) -> CreatableTopicResult {
+fn answer(asked: Asked) -> CreatableTopicResult {
     let (code, message) = outcome(&asked.result);
     let result = CreatableTopicResult::default()
         .with_name(asked.name)
@@ -237,7 +242,7 @@ fn answer(asked: Asked, validate_only: bool) -> CreatableTopicResult {
             .with_read_only(config.read_only())
     });
     result
-        .with_topic_id(if validate_only { Uuid::nil() } else { topic.id.0 })
+        .with_topic_id(topic.id.0)
         .with_num_partitions(i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX))
         .with_replication_factor(asked.replication_factor)
         .with_configs(Some(configs.collect()))

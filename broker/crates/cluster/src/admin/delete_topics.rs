@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +40,11 @@ impl ControllerService {
         let mut topics = Vec::new();
         let mut results: Vec<(DeleteTopicState, Result<Arc<TopicRecord>, ApiError>)> = Vec::new();
         let mut refused = Vec::new();
+        let mut told = BTreeSet::new();
         for state in states {
+            if !told.insert((state.name.clone(), state.topic_id)) {
+                continue;
+            }
             let error = match &state.name {
                 Some(_) if !state.topic_id.is_nil() => "You may not specify both topic name and topic id.",
                 None if state.topic_id.is_nil() => "Neither topic name nor id were specified.",

@@ -26,7 +26,7 @@ struct Lab {
 impl Lab {
     fn new(shards: u32, grace: Grace) -> Lab {
         let now = Env::simulated(1).instant();
-        let mut controller = Controller::new(&owner(9), Epoch(4), SESSION, grace, now);
+        let mut controller = Controller::new(&owner(9), Epoch(4), SESSION, grace, 1, now);
         let metadata = Metadata {
             cluster_id: "c".into(),
             shards,

@@ -118,7 +118,7 @@ fn read() -> (Metadata, Metadata) {
     }
     let (mut state, restored) = ClusterState::new(FeatureLevels::SUPPORTED);
     state
-        .restore(LogOffset(entries.len() as u64), snapshot.clone())
+        .restore(LogOffset(entries.len() as u64), snapshot.clone().into())
         .unwrap();
     (
         replayed.borrow().as_ref().clone(),

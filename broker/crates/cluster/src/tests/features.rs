@@ -206,10 +206,10 @@ fn a_level_is_kept_by_snapshots_and_hidden_from_nobody() {
     };
     let mut first = ClusterState::new(FeatureLevels::SUPPORTED).0;
     let entry = first.speculate(Timestamp(0), &format).unwrap().entry.unwrap();
-    let mut formed = state(FeatureLevels::SUPPORTED, std::slice::from_ref(&entry)).unwrap();
+    let formed = state(FeatureLevels::SUPPORTED, std::slice::from_ref(&entry)).unwrap();
     let snapshot = formed.snapshot().unwrap().1;
     let (mut restored, metadata) = ClusterState::new(FeatureLevels::SUPPORTED);
-    restored.restore(LogOffset(0), snapshot.clone()).unwrap();
+    restored.restore(LogOffset(0), snapshot.clone().into()).unwrap();
     assert_eq!(metadata.borrow().feature_level, FeatureLevel::PACKED_FILES);
     // The first release looks at the first byte.
     assert_eq!((entry[0], snapshot[0]), (1, 1));
@@ -217,7 +217,7 @@ fn a_level_is_kept_by_snapshots_and_hidden_from_nobody() {
     let by_entry = state(old, &[entry]).err().unwrap();
     let by_snapshot = ClusterState::new(old)
         .0
-        .restore(LogOffset(0), snapshot)
+        .restore(LogOffset(0), snapshot.into())
         .unwrap_err();
     for error in [by_entry, by_snapshot] {
         assert!(matches!(error, StateError::Unsupported(_)), "{error}");

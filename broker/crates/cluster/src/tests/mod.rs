@@ -2,6 +2,7 @@ mod admin;
 mod controller;
 mod earlier_releases;
 mod features;
+mod picture;
 mod sagas;
 mod state;
 
@@ -56,6 +57,8 @@ fn node(id: i32, zone: &str) -> HeartbeatRequest {
         version: 0,
         max_wait_ms: 500,
         supported: Some(FeatureLevels::SUPPORTED),
+        serves_objects: None,
+        reads_changes: None,
     }
 }
 
@@ -201,7 +204,8 @@ impl Lab {
                         return;
                     }
                     said.leading = answer.lead;
-                    if let Some(image) = answer.image {
+                    let changes = answer.changes.map(|changes| changes.picture);
+                    if let Some(image) = answer.image.or(changes) {
                         (said.controller_epoch, said.version) = (image.controller_epoch, image.version);
                     }
                     env.sleep(Duration::from_millis(1)).await;
@@ -241,7 +245,7 @@ async fn create(controller: &ControllerService, topics: Vec<CreatableTopic>) -> 
     controller.create_topics(&request).await.unwrap()
 }
 
-fn visible(controller: &ControllerService, topic: &str) -> Option<crate::image::Topic> {
+fn visible(controller: &ControllerService, topic: &str) -> Option<Arc<crate::image::Topic>> {
     let image: Arc<ImageRecord> = controller.image()?;
     image.topics.iter().find(|found| found.name == topic).cloned()
 }

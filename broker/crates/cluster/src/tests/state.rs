@@ -257,7 +257,7 @@ proptest! {
         }
         let (offset, snapshot) = half.snapshot().unwrap();
         let mut rest = ClusterState::new(FeatureLevels::SUPPORTED).0;
-        rest.restore(offset, snapshot).unwrap();
+        rest.restore(offset, snapshot.into()).unwrap();
         // Slots that are in the snapshot do nothing.
         for (offset, entries) in log.slots.iter().enumerate() {
             rest.apply(LogOffset(offset as u64), entries).unwrap();
