@@ -18,26 +18,35 @@ use coordinator::protocol::{
 use coordinator::shard::ShardService;
 use kafka_wire::flex::{Decode, Encode};
 use kafka_wire::frame::RequestHeader;
+use kafka_wire::rope::Rope;
 use kafka_wire::{RequestKind, ResponseError, ResponseKind, request, response};
 use tokio_util::sync::CancellationToken;
 use types::{LogOffset, ShardId, Timestamp};
 
+use crate::fetch::ObjectServer;
 use crate::membership::Coordination;
 use crate::metadata::Metadata;
-use crate::rpc::Handler;
+use crate::rpc::{Caller, Handler};
 
 /// The services of a coordinator process, as RPCs.
 pub struct Internal {
     coordination: Coordination,
     metadata: Metadata,
+    /// If it is a broker, too.
+    objects: Option<Arc<ObjectServer>>,
 }
 
 impl Internal {
-    /// Answers from what `coordination` leads, and what `metadata` knows.
-    pub fn new(coordination: Coordination, metadata: Metadata) -> Arc<Internal> {
+    /// Answers from what `coordination` leads, what `metadata` knows, and what a broker in the same process reads.
+    pub fn new(
+        coordination: Coordination,
+        metadata: Metadata,
+        objects: Option<Arc<ObjectServer>>,
+    ) -> Arc<Internal> {
         Arc::new(Internal {
             coordination,
             metadata,
+            objects,
         })
     }
 
@@ -85,6 +94,7 @@ impl Internal {
                     lead: Vec::new(),
                     follow: Vec::new(),
                     feature_level: None,
+                    changes: None,
                 }
             }
         }
@@ -210,7 +220,7 @@ macro_rules! shard_call {
 
 #[async_trait]
 impl Handler for Internal {
-    async fn handle(&self, api_key: i16, body: Bytes, gone: &CancellationToken) -> Option<Bytes> {
+    async fn handle(&self, api_key: i16, body: Bytes, caller: &Caller) -> Option<Rope> {
         let answer = match api_key {
             api_key::COMMIT_FILE => shard_call!(self, body, CommitFileRequest, commit_file, |error_code| {
                 CommitFileResponse {
@@ -286,7 +296,7 @@ impl Handler for Internal {
                 })
             }
             api_key::HEARTBEAT => self
-                .heartbeat(Decode::from_bytes(body).ok()?, gone)
+                .heartbeat(Decode::from_bytes(body).ok()?, &caller.gone)
                 .await
                 .to_bytes(),
             api_key::ALLOCATE_PRODUCER_IDS => self
@@ -295,8 +305,8 @@ impl Handler for Internal {
                 .to_bytes(),
             api_key::DESCRIBE_CLUSTER => self.describe_cluster(&Decode::from_bytes(body).ok()?).to_bytes(),
             api_key::FORWARD => self.forward(Decode::from_bytes(body).ok()?).await.to_bytes(),
-            _ => return None,
+            _ => return self.objects.as_ref()?.handle(api_key, body, caller).await,
         };
-        Some(answer)
+        Some(answer.into())
     }
 }

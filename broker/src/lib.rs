@@ -10,6 +10,7 @@ pub mod controller_host;
 pub mod coordinator_host;
 pub mod fetch;
 pub mod fuzz_entry;
+mod hedging;
 pub mod internal;
 pub mod membership;
 pub mod metadata;

@@ -46,6 +46,10 @@ pub struct Metrics {
     pub connections_refused: Counter,
     /// Connections ended by what the peer sent.
     pub connections_broken: Counter,
+    /// Open connections of other nodes.
+    pub internal_connections: Gauge,
+    /// Connections to the internal listener that were not taken.
+    pub internal_connections_refused: Counter,
     /// Record bytes taken from producers.
     pub produce_bytes: Counter,
     /// Record batches taken from producers.
@@ -70,6 +74,14 @@ pub struct Metrics {
     pub upload_hedges: Counter,
     /// Those that ended first.
     pub upload_hedges_won: Counter,
+    /// Reads of objects that another broker of the zone answered.
+    pub neighbour_reads: Counter,
+    /// Reads for which one was asked, and the store as well, because it did not answer (in time).
+    pub neighbour_failures: Counter,
+    /// Reads answered for other brokers of the zone.
+    pub neighbours_served: Counter,
+    /// Reads that others asked for and did not get.
+    pub neighbours_refused: Counter,
 }
 
 impl Default for Metrics {
@@ -95,6 +107,8 @@ impl Default for Metrics {
             connections: Gauge::default(),
             connections_refused: Counter::default(),
             connections_broken: Counter::default(),
+            internal_connections: Gauge::default(),
+            internal_connections_refused: Counter::default(),
             produce_bytes: Counter::default(),
             produce_batches: Counter::default(),
             produce_failed_batches: Counter::default(),
@@ -107,6 +121,10 @@ impl Default for Metrics {
             commit_failures: Counter::default(),
             upload_hedges: Counter::default(),
             upload_hedges_won: Counter::default(),
+            neighbour_reads: Counter::default(),
+            neighbour_failures: Counter::default(),
+            neighbours_served: Counter::default(),
+            neighbours_refused: Counter::default(),
             registry: Mutex::new(Registry::default()),
         };
         metrics.register(&mut registry);
@@ -159,6 +177,11 @@ fn name(key: ApiKey) -> &'static str {
 impl Metrics {
     fn register(&self, registry: &mut Registry) {
         registry.register("connections", "Open client connections", self.connections.clone());
+        registry.register(
+            "internal_connections",
+            "Open connections of other nodes",
+            self.internal_connections.clone(),
+        );
         let counters = [
             (
                 "connections_refused",
@@ -169,6 +192,11 @@ impl Metrics {
                 "connections_broken",
                 "Connections ended by what the peer sent",
                 &self.connections_broken,
+            ),
+            (
+                "internal_connections_refused",
+                "Connections to the internal listener of peers that are no nodes, or too many",
+                &self.internal_connections_refused,
             ),
             (
                 "produce_batches",
@@ -199,6 +227,21 @@ impl Metrics {
                 "upload_hedges_won",
                 "Second uploads that ended before the first",
                 &self.upload_hedges_won,
+            ),
+            (
+                "neighbour_failures",
+                "Reads for which the store was asked, too: a broker of the zone gave no answer in time",
+                &self.neighbour_failures,
+            ),
+            (
+                "neighbours_served",
+                "Reads of objects answered for brokers of the zone",
+                &self.neighbours_served,
+            ),
+            (
+                "neighbours_refused",
+                "Reads of objects refused to brokers of the zone",
+                &self.neighbours_refused,
             ),
         ];
         for (name, help, counter) in counters {
@@ -348,20 +391,38 @@ impl<F: Fn() -> f64 + Send + Sync + 'static> Collector for GaugeCollector<F> {
     }
 }
 
-/// Look-ups in the object cache.
+/// Where the objects that were read came from. `source="store"`: whole objects, one GET each; over the brokers of a zone that
+/// is one for each object that the zone reads and did not write.
 #[derive(Debug)]
-pub struct CacheCollector(pub Arc<cache::ObjectCache>);
+pub struct CacheCollector {
+    /// The object cache.
+    pub cache: Arc<cache::ObjectCache>,
+    /// [`Metrics::neighbour_reads`].
+    pub neighbour_reads: Counter,
+}
 
 impl Collector for CacheCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        let stats = self.0.stats();
+        let stats = self.cache.stats();
+        let misses = stats.whole + stats.ranges;
         let counters = [
             ("cache_hits", "Objects found in memory", stats.hits),
-            ("cache_misses", "Reads from the object store", stats.misses),
+            ("cache_misses", "Reads from the object store", misses),
         ];
         for (name, help, value) in counters {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
+        }
+        let sources = [
+            ("cache", stats.hits),
+            ("neighbour", self.neighbour_reads.get()),
+            ("store", stats.whole),
+            ("store_range", stats.ranges),
+        ];
+        let help = "Reads of WAL objects, by where the bytes came from";
+        let mut family = encoder.encode_descriptor("object_reads", help, None, MetricType::Counter)?;
+        for (source, count) in sources {
+            ConstCounter::new(count).encode(family.encode_family(&[("source", source)])?)?;
         }
         let bytes = ConstGauge::new(i64::try_from(stats.bytes).unwrap_or(i64::MAX));
         bytes.encode(encoder.encode_descriptor(

@@ -14,6 +14,7 @@ use groups::GroupSettings;
 use metalog::{Database, LogError, Logs, Owner};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use types::FeatureLevel;
 
 use crate::admin::{self, Health};
 use crate::api::{Api, Services};
@@ -21,7 +22,7 @@ use crate::auth::ClusterSecret;
 use crate::config::{Config, Role};
 use crate::controller_host::{ControllerHost, Unsupported};
 use crate::coordinator_host::{CoordinatorHost, LoadCollector, Parts};
-use crate::fetch::{Fetcher, Objects, Windows, follow};
+use crate::fetch::{Fetcher, Neighbours, ObjectServer, Objects, Windows, follow};
 use crate::internal::Internal;
 use crate::membership::{Coordination, Membership, Stage};
 use crate::metadata::{Metadata, metadata};
@@ -113,6 +114,7 @@ impl Node {
             };
             let mut settings = Settings {
                 metadata_partitions: config.coordinator.metadata_partitions,
+                default_partitions: config.coordinator.num_partitions,
                 supported: config.tuning.supported,
                 ..Settings::default()
             };
@@ -131,9 +133,25 @@ impl Node {
             metrics.add(LoadCollector(shards.clone()));
             Coordination { shards, controller }
         });
+        let objects = broker_objects(&env, &config, store.clone(), &metadata, secret.clone(), &metrics);
+        let served = objects.as_ref().and_then(|objects| objects.1.clone());
+        let handler: Option<Arc<dyn Handler>> = match (&coordination, served) {
+            (Some(coordination), served) => {
+                Some(Internal::new(coordination.clone(), metadata.clone(), served))
+            }
+            (None, Some(served)) => Some(served),
+            (None, None) => None,
+        };
+        if let Some(handler) = handler {
+            env.spawn(rpc::serve(
+                env.clone(),
+                listener,
+                handler,
+                secret,
+                metrics.clone(),
+            ));
+        }
         if let Some(coordination) = &coordination {
-            let handler: Arc<dyn Handler> = Internal::new(coordination.clone(), metadata.clone());
-            env.spawn(rpc::serve(env.clone(), listener, handler, secret));
             let scanner = Scanner {
                 env: env.clone(),
                 store: store.clone(),
@@ -149,20 +167,12 @@ impl Node {
             ));
         }
 
-        let broker = match &config.listeners {
-            Some(listeners) if config.has(Role::Broker) => Some(
-                broker_role(
-                    &env,
-                    &config,
-                    listeners,
-                    store,
-                    &metadata,
-                    &coordinators,
-                    &metrics,
-                )
-                .await?,
-            ),
-            _ => None,
+        let broker = match objects {
+            Some((objects, _)) => {
+                let role = broker_role(&env, &config, store, objects, &metadata, &coordinators, &metrics);
+                role.await?
+            }
+            None => None,
         };
 
         let (stage, stages) = watch::channel(Stage::Active);
@@ -351,24 +361,59 @@ async fn wait_until(env: &Env, limit: Duration, mut done: impl FnMut() -> bool) 
     }
 }
 
+/// Whether brokers of a zone read for each other. Those of the first release do not.
+fn shares_objects(config: &Config) -> bool {
+    config.tuning.supported.max > FeatureLevel::FIRST
+}
+
+/// What a broker reads for its consumers and, if it does, for its neighbours. `None` without the role.
+fn broker_objects(
+    env: &Env,
+    config: &Config,
+    store: SharedStore,
+    metadata: &Metadata,
+    secret: Arc<ClusterSecret>,
+    metrics: &Arc<Metrics>,
+) -> Option<(Objects, Option<Arc<ObjectServer>>)> {
+    if !config.has(Role::Broker) {
+        return None;
+    }
+    let cache = Arc::new(ObjectCache::new(store, config.cache.memory_bytes));
+    metrics.add(CacheCollector {
+        cache: cache.clone(),
+        neighbour_reads: metrics.neighbour_reads.clone(),
+    });
+    let read_timeout = Duration::from_millis(config.fetch.read_timeout_ms);
+    let neighbours = shares_objects(config).then(|| {
+        let pool = Pool::new(env.clone(), secret);
+        let (id, zone) = (config.node.node_id(), config.node.zone.clone());
+        Neighbours::new(env.clone(), id, zone, metadata.clone(), pool, metrics.clone())
+    });
+    let served = neighbours
+        .is_some()
+        .then(|| ObjectServer::new(env.clone(), cache.clone(), read_timeout, metrics.clone()));
+    Some((Objects::new(env.clone(), cache, read_timeout, neighbours), served))
+}
+
 async fn broker_role(
     env: &Env,
     config: &Config,
-    listeners: &crate::config::Listeners,
     store: SharedStore,
+    objects: Objects,
     metadata: &Metadata,
     coordinators: &Coordinators,
     metrics: &Arc<Metrics>,
-) -> anyhow::Result<BrokerRole> {
+) -> anyhow::Result<Option<BrokerRole>> {
+    let Some(listeners) = &config.listeners else {
+        return Ok(None);
+    };
     let id = config.node.node_id();
-    let cache = Arc::new(ObjectCache::new(store.clone(), config.cache.memory_bytes));
-    metrics.add(CacheCollector(cache.clone()));
     let producer = Producer::start(
         env.clone(),
         id,
         &config.produce,
         store,
-        cache.clone(),
+        objects.cache().clone(),
         coordinators.clone(),
         metrics.clone(),
     );
@@ -381,11 +426,6 @@ async fn broker_role(
         Duration::from_millis(config.fetch.coordinates_max_age_ms),
     ));
     let draining = CancellationToken::new();
-    let objects = Objects::new(
-        env.clone(),
-        cache,
-        Duration::from_millis(config.fetch.read_timeout_ms),
-    );
     let fetcher = Fetcher::new(
         env.clone(),
         windows,
@@ -408,12 +448,12 @@ async fn broker_role(
     });
     let budget = MemoryBudget::new(config.produce.memory_bytes);
     let net = net::start(env.clone(), listeners, budget, Arc::new(api), metrics.clone()).await?;
-    Ok(BrokerRole {
+    Ok(Some(BrokerRole {
         id,
         net,
         producer,
         draining,
-    })
+    }))
 }
 
 /// What every heartbeat says of this node.
@@ -452,6 +492,9 @@ fn introduction(
         version: 0,
         max_wait_ms: 0,
         supported: Some(config.tuning.supported),
+        serves_objects: (broker.is_some() && shares_objects(config)).then_some(true),
+        // Filled in each time.
+        reads_changes: None,
     }
 }
 

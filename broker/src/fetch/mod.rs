@@ -6,22 +6,26 @@
 //!        └──── DisklessFindBatches (below the window, │                 ▼
 //!              beyond what is known) ◀──────────── fetch: which batches, within the limits
 //!                                                     ▼
-//!                                                 objects: cache, or the store ─▶ batches with their offsets
+//!             cache, the owner in this zone, or the store ─▶ objects ─▶ batches with their offsets
 //! ```
 //!
 //! A consumer at the end of the log costs the coordinators nothing: its coordinates have been pushed here, and so has
 //! the news it waits for. High watermarks may be older than the leader's, never newer; an offset beyond what is known
 //! here is checked at the leader.
 
+mod neighbours;
 mod objects;
 mod plan;
 mod reader;
+mod serving;
 mod sessions;
 mod tail;
 mod window;
 
+pub use neighbours::Neighbours;
 pub use objects::{Objects, ReadError};
 pub use reader::{FetchLimits, Fetched, Fetcher, Wanted};
+pub use serving::ObjectServer;
 pub use sessions::{Asked, Round, Sessions, TopicKey};
 pub use tail::follow;
 pub use window::Windows;

@@ -11,9 +11,9 @@ use cluster::image::{ImageRecord, Shard};
 use coordinator::protocol::{BatchResult, CommitFileRequest, CommitFileResponse, api_key};
 use env::Env;
 use kafka_wire::flex::{Decode, Encode};
+use kafka_wire::rope::Rope;
 use kafka_wire::{ResponseError, batch};
 use parking_lot::Mutex;
-use tokio_util::sync::CancellationToken;
 use types::{NodeId, ShardId, Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
 
@@ -23,7 +23,7 @@ use crate::auth::ClusterSecret;
 use crate::config;
 use crate::metadata::metadata;
 use crate::metrics::Metrics;
-use crate::rpc::{Coordinators, Handler, Pool, serve};
+use crate::rpc::{Caller, Coordinators, Handler, Pool, serve};
 
 const SECOND: Duration = Duration::from_secs(1);
 const SHARD: ShardId = ShardId(1);
@@ -36,7 +36,7 @@ struct Shards {
 
 #[async_trait]
 impl Handler for Shards {
-    async fn handle(&self, key: i16, mut body: Bytes, _: &CancellationToken) -> Option<Bytes> {
+    async fn handle(&self, key: i16, mut body: Bytes, _: &Caller) -> Option<Rope> {
         assert_eq!(key, api_key::COMMIT_FILE);
         let request = CommitFileRequest::decode(&mut body).unwrap();
         self.objects.lock().push(request.object);
@@ -56,7 +56,7 @@ impl Handler for Shards {
             error_code: 0,
             batches: vec![result],
         };
-        Some(answer.to_bytes())
+        Some(answer.to_bytes().into())
     }
 }
 
@@ -69,7 +69,9 @@ async fn produce(lost: u32, timeout: Duration) -> (Vec<Outcome>, Vec<Uuid>, Vec<
         objects: Mutex::default(),
     });
     let listener = env.listen("test:9190").await.unwrap();
-    env.spawn(serve(env.clone(), listener, shards.clone(), secret.clone()));
+    let metrics = Arc::new(Metrics::default());
+    let served = serve(env.clone(), listener, shards.clone(), secret.clone(), metrics);
+    env.spawn(served);
     let (writer, metadata) = metadata();
     writer.update(ImageRecord {
         version: 1,
@@ -95,6 +97,7 @@ async fn produce(lost: u32, timeout: Duration) -> (Vec<Outcome>, Vec<Uuid>, Vec<
         ],
         group_shards: 1,
         feature_level: None,
+        default_partitions: None,
     });
     let pool = Pool::new(env.clone(), secret);
     let coordinators = Coordinators::new(env.clone(), metadata, pool);

@@ -21,7 +21,6 @@
 //! An object that a commit has named is never deleted here, whatever the answer was: it may be referred to.
 
 mod gaps;
-mod hedging;
 #[cfg(test)]
 mod lost_replies;
 mod order;

@@ -97,7 +97,7 @@ impl Producer {
             writer: Writer {
                 env: env.clone(),
                 node,
-                uploads: Uploads::new(env.clone(), store, metrics.clone()),
+                uploads: Uploads::new(env.clone(), node, store, metrics.clone()),
                 cache,
                 commits,
                 metrics,

@@ -13,9 +13,10 @@ use bytes::Bytes;
 use env::{Env, Instant};
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
+use types::NodeId;
 use uuid::Uuid;
 
-use super::hedging::Hedging;
+use crate::hedging::Hedging;
 use crate::metrics::Metrics;
 
 /// Between the first two attempts to write an object; it doubles up to the longest.
@@ -23,24 +24,28 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Uploads of one segment beside the first: the second may go the same bad way.
 const HEDGES: usize = 2;
+/// An upload is late after this time, until it is known how long they take.
+const LATE: Duration = Duration::from_secs(1);
 /// A write that was given up may still have its effect, but not after this time.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// Writes segments to the store.
 pub(super) struct Uploads {
     env: Env,
+    node: NodeId,
     store: SharedStore,
     metrics: Arc<Metrics>,
     hedging: Mutex<Hedging>,
 }
 
 impl Uploads {
-    pub(super) fn new(env: Env, store: SharedStore, metrics: Arc<Metrics>) -> Uploads {
+    pub(super) fn new(env: Env, node: NodeId, store: SharedStore, metrics: Arc<Metrics>) -> Uploads {
         Uploads {
             env,
+            node,
             store,
             metrics,
-            hedging: Mutex::default(),
+            hedging: Mutex::new(Hedging::new(LATE)),
         }
     }
 
@@ -53,17 +58,18 @@ impl Uploads {
     ) -> Result<Uuid, BlobError> {
         let start = self.env.instant();
         let patience = self.hedging.lock().begin(size);
-        let first = self.env.uuid();
+        let first = self.name();
         let mut others = Vec::new();
         let mut uploads = FuturesUnordered::new();
         uploads.push(self.put(first, body, deadline));
         let result = loop {
             match self.env.timeout(patience, uploads.select_next_some()).await {
                 Ok(Err(_)) if !uploads.is_empty() => {}
+                Ok(Ok(_)) if env::mutation("commit-loser") => break Ok(first),
                 Ok(result) => break result,
                 Err(_) if others.len() < HEDGES && self.hedging.lock().pay() => {
                     self.metrics.upload_hedges.inc();
-                    let other = self.env.uuid();
+                    let other = self.name();
                     others.push(other);
                     uploads.push(self.put(other, body, deadline));
                 }
@@ -90,6 +96,10 @@ impl Uploads {
         let lost = |other: &&Uuid| result.as_ref() != Ok(*other);
         others.iter().filter(lost).for_each(|other| self.discard(*other));
         result
+    }
+
+    fn name(&self) -> Uuid {
+        wal::name_object(self.env.uuid(), self.node)
     }
 
     async fn put(&self, object: Uuid, body: &[Bytes], deadline: Instant) -> Result<Uuid, BlobError> {

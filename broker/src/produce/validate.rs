@@ -1,12 +1,17 @@
-//! What a producer's batch must satisfy before it is taken: the rules of Kafka's `LogValidator`, by the header alone.
+//! What a producer's batch must satisfy before it is taken: the rules of Kafka's `LogValidator`.
 
+use bytes::Bytes;
 use cluster::configs::TopicConfig;
 use kafka_wire::ResponseError;
 use kafka_wire::batch::{self, BatchHeader, Codec};
+use kafka_wire::records;
 use types::Timestamp;
 
 /// First version of Produce that may carry zstd (KIP-110).
 const ZSTD: i16 = 7;
+
+/// Records of a batch that a refusal names: all of them could be more than the batch itself.
+const NAMED: usize = 100;
 
 /// Why a batch is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,68 +21,74 @@ pub struct Refusal {
     pub error: ResponseError,
     /// For people.
     pub message: String,
+    /// The records that are to blame, by their place in the batch, and why.
+    pub records: Vec<(i32, String)>,
 }
 
-fn refuse(error: ResponseError, message: impl Into<String>) -> Refusal {
-    Refusal {
-        error,
-        message: message.into(),
+impl Refusal {
+    /// Of the batch as a whole.
+    pub fn new(error: ResponseError, message: impl Into<String>) -> Refusal {
+        Refusal {
+            error,
+            message: message.into(),
+            records: Vec::new(),
+        }
     }
 }
 
 /// Checks the records that a Produce request of `version` holds for one partition: exactly one batch.
 pub fn validate(
-    records: &[u8],
+    batch: &Bytes,
     version: i16,
     config: &TopicConfig,
     now: Timestamp,
 ) -> Result<BatchHeader, Refusal> {
-    if records.len() > config.max_message_bytes as usize {
-        let (size, max) = (records.len(), config.max_message_bytes);
+    if batch.len() > config.max_message_bytes as usize {
+        let (size, max) = (batch.len(), config.max_message_bytes);
         let message =
             format!("The record batch size is {size} bytes, max.message.bytes of the topic is {max}");
-        return Err(refuse(ResponseError::MessageTooLarge, message));
+        return Err(Refusal::new(ResponseError::MessageTooLarge, message));
     }
-    let header =
-        batch::validate(records).map_err(|error| refuse(error.response_error(), error.to_string()))?;
+    let wrong = |error: batch::BatchError| Refusal::new(error.response_error(), error.to_string());
+    let header = batch::validate(batch).map_err(wrong)?;
     if header.codec() == Ok(Codec::Zstd) && version < ZSTD {
         let message = format!("Produce version {version} cannot carry zstd");
-        return Err(refuse(ResponseError::UnsupportedCompressionType, message));
+        return Err(Refusal::new(ResponseError::UnsupportedCompressionType, message));
     }
     if header.is_transactional() {
-        return Err(refuse(
+        return Err(Refusal::new(
             ResponseError::InvalidRequest,
             "transactions are not supported by this version",
         ));
     }
-    if !config.log_append_time {
-        check_times(&header, config, now)?;
+    let mut late = Vec::new();
+    let checked = records::check(batch, |index, time| {
+        if !config.log_append_time && late.len() < NAMED {
+            late.extend(wrong_time(Timestamp(time), config, now).map(|why| (index, why)));
+        }
+    });
+    checked.map_err(wrong)?;
+    match late.first() {
+        None => Ok(header),
+        Some((_, first)) => Err(Refusal {
+            error: ResponseError::InvalidTimestamp,
+            message: first.clone(),
+            records: late,
+        }),
     }
-    Ok(header)
 }
 
-/// By the first and the largest timestamp; the records between are the producer's business.
-fn check_times(header: &BatchHeader, config: &TopicConfig, now: Timestamp) -> Result<(), Refusal> {
-    for time in [header.base_timestamp, header.max_timestamp]
-        .map(Timestamp)
-        .into_iter()
-        .filter(|time| time.0 >= 0)
-    {
-        let (past, limit) = if time <= now {
-            (true, config.before_max_ms)
-        } else {
-            (false, config.after_max_ms)
-        };
-        let distance = if past { now.since(time) } else { time.since(now) };
-        if distance > limit {
-            let key = if past { "before" } else { "after" };
-            let message = format!(
-                "Timestamp {time} is {distance} ms away from the broker's {now}: message.timestamp.{key}.max.ms is {limit}"
-            );
-            return Err(refuse(ResponseError::InvalidTimestamp, message));
-        }
-    }
-    Ok(())
+/// What is wrong with the create time of a record. -1 is none.
+fn wrong_time(time: Timestamp, config: &TopicConfig, now: Timestamp) -> Option<String> {
+    let (key, distance, limit) = match time <= now {
+        true => ("before", now.since(time), config.before_max_ms),
+        false => ("after", time.since(now), config.after_max_ms),
+    };
+    (time.0 != -1 && distance > limit).then(|| {
+        format!(
+            "Timestamp {time} is {distance} ms away from the broker's {now}: message.timestamp.{key}.max.ms is {limit}"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -110,7 +121,7 @@ mod tests {
             ..topic_config()
         };
         assert_eq!(check(|_| {}, 9, &small), Err(ResponseError::MessageTooLarge));
-        let ahead = |header: &mut BatchHeader| header.max_timestamp += 3_600_001;
+        let ahead = |header: &mut BatchHeader| header.base_timestamp += 3_600_001;
         assert_eq!(
             check(ahead, 9, &topic_config()),
             Err(ResponseError::InvalidTimestamp)
@@ -128,6 +139,30 @@ mod tests {
         assert_eq!(check(behind, 9, &strict), Err(ResponseError::InvalidTimestamp));
         let without = |header: &mut BatchHeader| (header.base_timestamp, header.max_timestamp) = (-1, -1);
         assert_eq!(check(without, 9, &strict), Ok(()));
+    }
+
+    #[test]
+    fn records_of_a_wrong_time_are_named() {
+        let old = batch(3, NOW.0 - 1001, |header| header.max_timestamp = NOW.0);
+        let strict = TopicConfig {
+            before_max_ms: 1000,
+            ..topic_config()
+        };
+        let refusal = validate(&old, 9, &strict, NOW).unwrap_err();
+        let places: Vec<i32> = refusal.records.iter().map(|(place, _)| *place).collect();
+        assert_eq!(
+            (refusal.error, places),
+            (ResponseError::InvalidTimestamp, vec![0, 1, 2])
+        );
+    }
+
+    #[test]
+    fn records_that_no_consumer_could_read_are_refused() {
+        let lies = batch(3, NOW.0, |header| {
+            (header.record_count, header.last_offset_delta) = (2, 1)
+        });
+        let refusal = validate(&lies, 9, &topic_config(), NOW).unwrap_err();
+        assert_eq!(refusal.error, ResponseError::InvalidRecord);
     }
 
     #[test]
@@ -156,8 +191,8 @@ mod tests {
     fn damaged_bytes_are_corrupt() {
         let mut bytes = batch(3, NOW.0, |_| {}).to_vec();
         *bytes.last_mut().unwrap() ^= 1;
-        let refusal = validate(&bytes, 9, &topic_config(), NOW).unwrap_err();
+        let refusal = validate(&bytes.into(), 9, &topic_config(), NOW).unwrap_err();
         assert_eq!(refusal.error, ResponseError::CorruptMessage);
-        assert!(validate(&[], 9, &topic_config(), NOW).is_err());
+        assert!(validate(&Bytes::new(), 9, &topic_config(), NOW).is_err());
     }
 }

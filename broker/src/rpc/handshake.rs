@@ -189,7 +189,8 @@ async fn listen(
             }
             (key, _) => {
                 let error_code = ResponseError::ClusterAuthorizationFailed.code();
-                let refusal = response_frame(request.correlation_id, ErrorResponse { error_code }.to_bytes());
+                let refusal = ErrorResponse { error_code }.to_bytes().into();
+                let refusal = response_frame(request.correlation_id, refusal);
                 let _ = write_vectored_all(writing, refusal).await;
                 return Err(format!("request {key} without cluster_action"));
             }

@@ -12,7 +12,7 @@ mod server;
 
 pub use connection::Pool;
 pub use coordinators::{Coordinators, Destination};
-pub use server::{Handler, serve};
+pub use server::{Caller, Handler, serve};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use env::WriteHalf;
@@ -63,12 +63,12 @@ impl From<DecodeError> for RpcError {
 }
 
 /// A frame of `header` and `body`, with its length prefix.
-fn frame(header: &[u8], body: Bytes) -> Rope {
+fn frame(header: &[u8], body: Rope) -> Rope {
     let mut head = BytesMut::with_capacity(4 + header.len());
     head.put_u32(u32::try_from(header.len() + body.len()).unwrap_or(u32::MAX));
     head.put_slice(header);
     let mut frame = Rope::from(head.freeze());
-    frame.push(body);
+    frame.append(body);
     frame
 }
 
@@ -79,10 +79,10 @@ fn request_frame(api_key: i16, correlation_id: i32, body: Bytes) -> Rope {
     header.put_i32(correlation_id);
     header.put_i16(-1);
     header.put_u8(0);
-    frame(&header, body)
+    frame(&header, body.into())
 }
 
-fn response_frame(correlation_id: i32, body: Bytes) -> Rope {
+fn response_frame(correlation_id: i32, body: Rope) -> Rope {
     let mut header = BytesMut::with_capacity(5);
     header.put_i32(correlation_id);
     header.put_u8(0);

@@ -10,10 +10,11 @@ use coordinator::protocol::ErrorResponse;
 use env::{Env, Stream};
 use kafka_wire::flex::Encode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_util::sync::CancellationToken;
 
+use super::server::{MAX_CONNECTIONS, MAX_STRANGERS};
 use super::*;
 use crate::auth::ClusterSecret;
+use crate::metrics::Metrics;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -26,12 +27,12 @@ struct Echo(Arc<AtomicUsize>);
 
 #[async_trait]
 impl Handler for Echo {
-    async fn handle(&self, api_key: i16, _: Bytes, gone: &CancellationToken) -> Option<Bytes> {
+    async fn handle(&self, api_key: i16, _: Bytes, caller: &Caller) -> Option<Rope> {
         if api_key == HELD {
-            gone.cancelled().await;
+            caller.gone.cancelled().await;
             self.0.fetch_add(1, Ordering::Relaxed);
         }
-        (api_key < 8000).then(|| ErrorResponse { error_code: api_key }.to_bytes())
+        (api_key < 8000).then(|| ErrorResponse { error_code: api_key }.to_bytes().into())
     }
 }
 
@@ -39,6 +40,7 @@ struct World {
     env: Env,
     /// Callers that went away.
     gone: Arc<AtomicUsize>,
+    metrics: Arc<Metrics>,
     dir: tempfile::TempDir,
 }
 
@@ -47,6 +49,7 @@ impl World {
         let world = World {
             env: Env::simulated(3),
             gone: Arc::default(),
+            metrics: Arc::default(),
             dir: tempfile::tempdir().unwrap(),
         };
         let secret = world.secret("server", "the right secret of it all");
@@ -56,6 +59,7 @@ impl World {
             listener,
             Arc::new(Echo(world.gone.clone())),
             secret,
+            world.metrics.clone(),
         ));
         world
     }
@@ -140,7 +144,7 @@ async fn another_secret_is_denied_and_a_replaced_file_counts_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_request_without_cluster_action_is_refused_and_the_connection_closed() {
     let world = World::new().await;
-    for key in (7001..=7009).chain([7020, 7021, 7022, 7030, 0, 3, 18]) {
+    for key in (7001..=7010).chain([7020, 7021, 7022, 7030, 7040, 0, 3, 18]) {
         let (mut answer, closed) = {
             let (answer, closed) = world.raw(&request(key, 0, &[0])).await;
             (Bytes::from(answer), closed)
@@ -182,6 +186,7 @@ async fn a_server_without_the_secret_is_noticed() {
         listener,
         Arc::new(Echo::default()),
         secret,
+        world.metrics.clone(),
     ));
     let pool = Pool::new(
         world.env.clone(),
@@ -226,4 +231,47 @@ async fn who_answers_learns_that_the_caller_is_gone() {
     ));
     world.env.sleep(SECOND).await;
     assert_eq!(world.gone.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_that_hold_connections_open_keep_no_node_out() {
+    let world = World::new().await;
+    let secret = world.secret("client", "the right secret of it all");
+    let mut held = Vec::new();
+    for _ in 0..MAX_STRANGERS + 50 {
+        held.push(world.env.connect("test:9190").await.unwrap());
+    }
+    let pool = Pool::new(world.env.clone(), secret.clone());
+    assert_eq!(world.call(&pool, 7001).await.unwrap(), 7001);
+    // The oldest had to go; the newest may still say who they are.
+    let closed = world.env.timeout(SECOND, held[0].read_u8()).await;
+    assert!(matches!(closed, Ok(Err(_))), "{closed:?}");
+    let open = world.env.timeout(SECOND, held[MAX_STRANGERS].read_u8()).await;
+    assert!(open.is_err(), "{open:?}");
+    // A node that is known stays, however many come.
+    for _ in 0..2 * MAX_STRANGERS {
+        held.push(world.env.connect("test:9190").await.unwrap());
+    }
+    assert_eq!(world.call(&pool, 7002).await.unwrap(), 7002);
+    assert!(world.metrics.internal_connections_refused.get() >= 50);
+    assert_eq!(world.metrics.internal_connections.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_connections_and_no_more_are_served() {
+    let world = World::new().await;
+    let secret = world.secret("client", "the right secret of it all");
+    let pools: Vec<Pool> = (0..=MAX_CONNECTIONS)
+        .map(|_| Pool::new(world.env.clone(), secret.clone()))
+        .collect();
+    for pool in &pools[1..] {
+        assert_eq!(world.call(pool, 7001).await.unwrap(), 7001);
+    }
+    assert!(world.call(&pools[0], 7001).await.is_err());
+    assert_eq!(world.metrics.internal_connections_refused.get(), 1);
+    // One that ends makes room.
+    assert!(world.call(&pools[1], 9000).await.is_err());
+    world.env.sleep(SECOND).await;
+    assert_eq!(world.call(&pools[0], 7001).await.unwrap(), 7001);
+    assert_eq!(world.metrics.internal_connections.get(), MAX_CONNECTIONS as i64);
 }

@@ -8,6 +8,8 @@
 //!  ranged GET ──────────────────────────────▶ reader far behind: passes the cache by
 //! ```
 //!
+//! In a zone with several brokers one of them does this for all of them (`fetch::neighbours` in the broker).
+//!
 //! Readers at the tail of the log read the same few objects; one whole GET serves them all. A reader that is far
 //! behind reads each byte once: its reads go past the cache, and have permits of their own, so that a back-fill
 //! neither evicts what the tail needs nor holds its requests up.
@@ -53,7 +55,8 @@ pub struct ObjectCache {
     hot: Semaphore,
     cold: Semaphore,
     hits: AtomicU64,
-    misses: AtomicU64,
+    whole: AtomicU64,
+    ranges: AtomicU64,
 }
 
 /// Look-ups since the start.
@@ -61,8 +64,10 @@ pub struct ObjectCache {
 pub struct CacheStats {
     /// Answered from memory.
     pub hits: u64,
-    /// Answered by the object store.
-    pub misses: u64,
+    /// Objects read from the store.
+    pub whole: u64,
+    /// Parts of objects read from the store.
+    pub ranges: u64,
     /// Bytes held now.
     pub bytes: u64,
 }
@@ -85,7 +90,8 @@ impl ObjectCache {
             hot: Semaphore::new(HOT_READS),
             cold: Semaphore::new(COLD_READS),
             hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            whole: AtomicU64::new(0),
+            ranges: AtomicU64::new(0),
         }
     }
 
@@ -109,6 +115,11 @@ impl ObjectCache {
         found
     }
 
+    /// Whether the object is in memory, or about to be.
+    pub fn is_at_hand(&self, object: Uuid) -> bool {
+        self.loading.lock().contains_key(&object) || self.objects.lock().get(object).is_some()
+    }
+
     /// The object, read from the store under `key` if need be, once for all who ask at the same time. `size` is
     /// what its coordinates say; an object of another size is corrupt.
     pub async fn load(&self, object: Uuid, key: &str, size: u64) -> Result<Arc<Object>, BlobError> {
@@ -120,7 +131,7 @@ impl ObjectCache {
         if let Some(found) = self.cached(object) {
             return Ok(found);
         }
-        self.misses.fetch_add(1, Relaxed);
+        self.whole.fetch_add(1, Relaxed);
         let permit = self.hot.acquire().await;
         let bytes = self.store.get(key).await?;
         drop(permit);
@@ -135,7 +146,7 @@ impl ObjectCache {
 
     /// A part of an object, past the cache.
     pub async fn read(&self, key: &str, range: Range<u64>) -> Result<Bytes, BlobError> {
-        self.misses.fetch_add(1, Relaxed);
+        self.ranges.fetch_add(1, Relaxed);
         let permit = self.cold.acquire().await;
         let wanted = range.end.saturating_sub(range.start);
         let bytes = self.store.get_range(key, range).await?;
@@ -157,7 +168,8 @@ impl ObjectCache {
     pub fn stats(&self) -> CacheStats {
         CacheStats {
             hits: self.hits.load(Relaxed),
-            misses: self.misses.load(Relaxed),
+            whole: self.whole.load(Relaxed),
+            ranges: self.ranges.load(Relaxed),
             bytes: self.objects.lock().bytes(),
         }
     }

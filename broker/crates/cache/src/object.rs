@@ -63,12 +63,29 @@ impl Object {
             return Some(piece.slice_ref(bytes));
         }
         let mut joined = BytesMut::with_capacity(length);
-        joined.extend_from_slice(piece.get(offset..)?);
-        for (_, piece) in self.pieces.get(first + 1..)? {
-            let missing = length - joined.len();
-            joined.extend_from_slice(piece.get(..missing.min(piece.len()))?);
+        for piece in self.slices(position, size)? {
+            joined.extend_from_slice(&piece);
         }
         Some(joined.freeze())
+    }
+
+    /// The same in as many pieces as it lies in, nothing copied.
+    pub fn slices(&self, position: u32, size: u32) -> Option<Vec<Bytes>> {
+        let (mut from, to) = (u64::from(position), u64::from(position) + u64::from(size));
+        if to > self.size {
+            return None;
+        }
+        let first = self.pieces.partition_point(|(start, _)| *start <= from);
+        let mut slices = Vec::new();
+        for (start, piece) in self.pieces.get(first.saturating_sub(1)..)? {
+            let end = to.min(start + piece.len() as u64);
+            if from < end {
+                let range = usize::try_from(from - start).ok()?..usize::try_from(end - start).ok()?;
+                slices.push(piece.slice_ref(piece.get(range)?));
+                from = end;
+            }
+        }
+        Some(slices)
     }
 }
 
@@ -88,5 +105,15 @@ mod tests {
         assert_eq!(object.slice(10, 0).unwrap().len(), 0);
         assert_eq!(object.slice(9, 2), None);
         assert_eq!(object.slice(u32::MAX, u32::MAX), None);
+        let slices = |position, size| -> Vec<Vec<u8>> {
+            let slices = object.slices(position, size).unwrap();
+            slices.iter().map(|slice| slice.to_vec()).collect()
+        };
+        assert_eq!(slices(0, 10), [&b"0"[..], b"123", b"4567", b"89"]);
+        assert_eq!(slices(2, 4), [&b"23"[..], b"45"]);
+        assert_eq!(slices(4, 4), [&b"4567"[..]]);
+        assert!(slices(10, 0).is_empty() && object.slices(9, 2).is_none());
+        let shared = object.slices(3, 3).unwrap();
+        assert_eq!(shared[1].as_ptr(), pieces[2].as_ptr());
     }
 }

@@ -16,4 +16,4 @@ mod key;
 
 pub use buffer::{Buffer, Due, Limits};
 pub use format::{Batch, FORMAT_VERSION, Placed, Segment};
-pub use key::{PREFIX, object_id, object_key};
+pub use key::{PREFIX, name_object, object_id, object_key, uploader};

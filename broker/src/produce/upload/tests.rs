@@ -28,7 +28,7 @@ fn fixture(plan: impl Fn(u32) -> Decision + Send + Sync + 'static) -> Fixture {
     };
     let faulty: SharedStore = Arc::new(Faulty::new(store.clone(), env.clone(), Arc::new(plan)));
     let metrics = Arc::new(Metrics::default());
-    let uploads = Uploads::new(env.clone(), faulty, metrics.clone());
+    let uploads = Uploads::new(env.clone(), NodeId(1003), faulty, metrics.clone());
     Fixture {
         env,
         store,

@@ -1,4 +1,4 @@
-//! When an upload has taken so long that a second one is worth its price.
+//! When a request (an upload, a read) has taken so long that a second one beside it is worth its price.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use std::time::Duration;
 const REMEMBERED: usize = 64;
 /// Fewer say nothing.
 const ENOUGH: usize = 16;
-/// Until then.
-const AT_FIRST: Duration = Duration::from_secs(1);
 /// Nothing is gained below.
 const SHORTEST: Duration = Duration::from_millis(50);
-/// Uploads that pay for one more, and how many may be saved up for a bad moment.
+/// Requests that pay for one more, and how many may be saved up for a bad moment.
 const PRICE: u32 = 20;
 const SAVED: u32 = 5;
 /// Upper bounds of the classes, in bytes; the last one has none. Large objects take longer, and it says nothing
 /// against them.
 const CLASSES: [u64; 2] = [64 << 10, 1 << 20];
 
-/// Remembers how long uploads took, and how many second ones may be made: one for every twenty uploads, so that a slow
-/// store is not given more to do for being slow.
+/// Remembers how long requests took, and how many second ones may be made: one for every twenty, so that a slow store is
+/// not given more to do for being slow.
 #[derive(Debug)]
-pub(super) struct Hedging {
+pub(crate) struct Hedging {
     classes: [Took; CLASSES.len() + 1],
-    /// In uploads.
+    /// In requests.
     credit: u32,
+    /// Late, until enough is known.
+    at_first: Duration,
 }
 
 /// The last durations of one class.
@@ -33,34 +33,35 @@ struct Took {
     count: usize,
 }
 
-impl Default for Hedging {
-    fn default() -> Self {
+impl Hedging {
+    /// Until enough is known, `at_first` is late.
+    pub(crate) fn new(at_first: Duration) -> Hedging {
         Hedging {
             classes: std::array::from_fn(|_| Took {
                 last: [Duration::ZERO; REMEMBERED],
                 count: 0,
             }),
             credit: SAVED * PRICE,
+            at_first,
         }
     }
-}
 
-impl Hedging {
-    /// An upload of `size` bytes begins. After how long a second one would help: later than 19 of 20 took.
-    pub(super) fn begin(&mut self, size: u64) -> Duration {
+    /// A request for `size` bytes begins. After how long a second one would help: later than 19 of 20 took.
+    pub(crate) fn begin(&mut self, size: u64) -> Duration {
         self.credit = (self.credit + 1).min(SAVED * PRICE);
-        self.class(size).and_then(|took| took.late()).unwrap_or(AT_FIRST)
+        let at_first = self.at_first;
+        self.class(size).and_then(|took| took.late()).unwrap_or(at_first)
     }
 
-    /// Takes the price of a second upload, if it is there.
-    pub(super) fn pay(&mut self) -> bool {
+    /// Takes the price of a second request, if it is there.
+    pub(crate) fn pay(&mut self) -> bool {
         let left = self.credit.checked_sub(PRICE);
         self.credit = left.unwrap_or(self.credit);
         left.is_some()
     }
 
-    /// An upload took so long, the second one included.
-    pub(super) fn end(&mut self, size: u64, duration: Duration) {
+    /// A request took so long, the second one included.
+    pub(crate) fn end(&mut self, size: u64, duration: Duration) {
         let Some(took) = self.class(size) else { return };
         if let Some(slot) = took.last.get_mut(took.count % REMEMBERED) {
             *slot = duration;
@@ -92,10 +93,11 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+    const AT_FIRST: Duration = Duration::from_secs(1);
 
     #[test]
     fn late_is_what_few_of_the_last_ones_were() {
-        let mut hedging = Hedging::default();
+        let mut hedging = Hedging::new(AT_FIRST);
         assert_eq!(hedging.begin(100), AT_FIRST);
         for i in 1..=100 {
             hedging.end(100, i * 10 * MS);
@@ -110,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn second_uploads_are_few() {
-        let mut hedging = Hedging::default();
+    fn second_requests_are_few() {
+        let mut hedging = Hedging::new(AT_FIRST);
         let paid = (0..1000).filter(|_| {
             hedging.begin(100);
             hedging.pay()
