@@ -46,6 +46,13 @@ use crate::common::{Condition, LocalReference, Resources};
     printcolumn(name = "Zones", type_ = "string", json_path = ".spec.brokers.zones", priority = 1),
     printcolumn(name = "Image", type_ = "string", json_path = ".status.image", priority = 1),
     printcolumn(
+        name = "Level",
+        type_ = "integer",
+        json_path = ".status.featureLevel",
+        priority = 1,
+        description = "Finalised level of diskless.version."
+    ),
+    printcolumn(
         name = "Message",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].message",
@@ -56,7 +63,17 @@ use crate::common::{Condition, LocalReference, Resources};
         .reason(Reason::FieldValueInvalid),
     validation = Rule::new("self.spec.brokers.zones.all(z, size(self.metadata.name) + size(z.name) <= 51)")
         .message("metadata.name and the name of each of spec.brokers.zones together must have at most 51 characters, as they become the names of StatefulSets")
-        .reason(Reason::FieldValueInvalid)
+        .reason(Reason::FieldValueInvalid),
+    // Not a comparison with the old value: one that was too high must be taken back, and one that is overtaken by
+    // another tool must not keep the status from being written.
+    validation = Rule::new(
+        "!has(self.spec.featureLevel) \
+         || (has(oldSelf.spec.featureLevel) && self.spec.featureLevel == oldSelf.spec.featureLevel) \
+         || !has(self.status) || !has(self.status.featureLevel) || self.spec.featureLevel >= self.status.featureLevel",
+    )
+    .message("spec.featureLevel must not be below status.featureLevel: a finalised level is never lowered, as only nodes of that level can read what is written by then")
+    .field_path(".spec.featureLevel")
+    .reason(Reason::FieldValueForbidden)
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.metadataLog) == has(oldSelf.metadataLog)")
@@ -69,6 +86,18 @@ pub struct DisklessClusterSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub image: Option<String>,
+
+    /// Level of the feature `diskless.version` to finalise: what nodes may write. It is raised to this number once every
+    /// pod runs as specified, and from then on images that do not support it have no place in the cluster; until then an
+    /// upgrade can be undone by setting `spec.image` back. Without it nothing is raised, and the condition
+    /// `FeatureLevelFinalized` says when there is a higher level. A new cluster begins with the highest level of its image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 32767))]
+    pub feature_level: Option<i32>,
+
+    /// Settings of the whole cluster, under Kafka's names. One that is not set here has its default.
+    #[serde(default, skip_serializing_if = "ClusterConfig::is_empty")]
+    pub config: ClusterConfig,
 
     /// The brokers.
     pub brokers: Brokers,
@@ -83,6 +112,23 @@ pub struct DisklessClusterSpec {
     /// Where the log of the metadata is kept, if not in the object store. It cannot be set or removed later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata_log: Option<MetadataLog>,
+}
+
+/// Settings of the whole cluster, under Kafka's names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct ClusterConfig {
+    /// Partitions of a topic that is created without a number, by a request or automatically; 1 without it. A change
+    /// replaces the coordinators one by one.
+    #[serde(rename = "num.partitions", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub num_partitions: Option<i32>,
+}
+
+impl ClusterConfig {
+    /// Whether every setting has its default.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The brokers: stateless, any of them takes any request.
@@ -320,6 +366,14 @@ pub struct DisklessClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 
+    /// Finalised level of the feature `diskless.version`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feature_level: Option<i32>,
+
+    /// Levels of `diskless.version` that the running image supports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub supported_feature_levels: Option<FeatureLevels>,
+
     /// `host:port` for clients anywhere in the Kubernetes cluster; brokers take a client's zone to be their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<String>,
@@ -343,6 +397,15 @@ pub struct DisklessClusterStatus {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub zones: Vec<ZoneStatus>,
+}
+
+/// A range of levels of a feature.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct FeatureLevels {
+    /// The lowest.
+    pub min: i32,
+    /// The highest.
+    pub max: i32,
 }
 
 /// The brokers of one zone.

@@ -16,8 +16,9 @@ mod definition;
 mod topic;
 
 pub use cluster::{
-    Brokers, Coordinators, Credentials, DisklessCluster, DisklessClusterSpec, DisklessClusterStatus,
-    MetadataLog, ObjectStore, Placement, PlacementType, Postgres, S3, Zone, ZoneStatus,
+    Brokers, ClusterConfig, Coordinators, Credentials, DisklessCluster, DisklessClusterSpec,
+    DisklessClusterStatus, FeatureLevels, MetadataLog, ObjectStore, Placement, PlacementType, Postgres, S3,
+    Zone, ZoneStatus,
 };
 pub use common::{Condition, LocalReference, ResourceList, Resources};
 pub use definition::{Error, all, definition_yaml, to_yaml};

@@ -34,6 +34,11 @@ async fn objects_are_bounded_filled_in_kept_and_shown() {
 async fn bad_values_are_refused(client: &Client) {
     let cases = [
         ("spec/image", json!("")),
+        ("spec/featureLevel", json!(0)),
+        ("spec/featureLevel", json!(32768)),
+        ("spec/featureLevel", json!("auto")),
+        ("spec/config", json!({"num.partitions": 0})),
+        ("spec/config", json!({"num.partitions": 10001})),
         ("spec/brokers", Value::Null),
         ("spec/brokers/replicas", json!(0)),
         ("spec/brokers/replicas", json!(1001)),
@@ -180,6 +185,7 @@ async fn every_field_is_kept(client: &Client) {
     }
     let status = json!({"status": {
         "observedGeneration": 1, "clusterId": "abc", "image": "i", "bootstrap": "b:9092",
+        "featureLevel": 1, "supportedFeatureLevels": {"min": 1, "max": 2},
         "replicas": 6, "readyReplicas": 5, "selector": "app=x",
         "zones": [{"name": "a", "bootstrap": "a:9092", "replicas": 3, "readyReplicas": 2}],
         "conditions": [{"type": "Ready", "status": "True", "reason": "AllGood", "message": "",
@@ -248,8 +254,11 @@ fn kubectl_shows_the_columns(server: &ApiServer) {
     assert_eq!(shown[0], ["NAME", "READY", "REASON", "BROKERS", "DESIRED", "AGE"]);
     assert_eq!(shown[1][..5], ["demo", "True", "AllGood", "5", "9"]);
     let wide = show(&["dkc", "demo", "-o", "wide"]);
-    assert_eq!(wide[0][6..], ["BOOTSTRAP", "ZONES", "IMAGE", "MESSAGE"]);
-    assert_eq!(wide[1][6..9], ["b:9092", r#"[{"name":"a"},{"name":"b"}]"#, "i"]);
+    assert_eq!(wide[0][6..], ["BOOTSTRAP", "ZONES", "IMAGE", "LEVEL", "MESSAGE"]);
+    assert_eq!(
+        wide[1][6..10],
+        ["b:9092", r#"[{"name":"a"},{"name":"b"}]"#, "i", "1"]
+    );
     let shown = show(&["dkt", "orders"]);
     assert_eq!(
         shown[0],

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use crd_support::{api, cluster, object, topic, try_create, with, zones};
 use e2e::apiserver::ApiServer;
-use kube::api::{DynamicObject, PostParams};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ struct Rule {
     fails: Vec<Step>,
 }
 
-/// What is tried.
+/// What is tried. A status is what the operator has written before.
 enum Step {
     /// A new object.
     Create(Value),
@@ -56,6 +56,11 @@ fn cluster_rules() -> Vec<Rule> {
     const PLACEMENT: &str = "spec/coordinators/placement";
     const ENDPOINT: &str = "spec/objectStore/s3/endpoint";
     const LOG: &str = "spec/metadataLog";
+    const LEVEL: &str = "spec/featureLevel";
+    let level = |finalized: i32, before: Value, after: Value| {
+        let cluster = with(cluster(), "status", json!({"featureLevel": finalized}));
+        Step::Update(with(cluster.clone(), LEVEL, before), with(cluster, LEVEL, after))
+    };
     vec![
         Rule {
             message: "metadata.name must have at most 40 characters",
@@ -215,6 +220,25 @@ fn cluster_rules() -> Vec<Rule> {
             ],
         },
         Rule {
+            message: "spec.featureLevel must not be below status.featureLevel",
+            passes: vec![
+                level(2, json!(2), json!(3)),
+                level(2, Value::Null, json!(2)),
+                level(2, json!(2), Value::Null),
+                // One that is not supported is taken back.
+                level(2, json!(9), json!(2)),
+                // Somebody else has raised it: whatever else changes is not refused.
+                level(2, json!(1), json!(1)),
+                create(LEVEL, json!(1)),
+                update(LEVEL, json!(2), json!(1)),
+            ],
+            fails: vec![
+                level(2, json!(2), json!(1)),
+                level(2, Value::Null, json!(1)),
+                level(3, json!(1), json!(2)),
+            ],
+        },
+        Rule {
             message: "spec.objectStore.s3.endpoint must be an http or https URL",
             passes: vec![
                 create(ENDPOINT, json!("https://s3.example.org")),
@@ -311,9 +335,15 @@ async fn take(client: &Client, step: &Step, number: usize) -> Result<DynamicObje
         Step::Update(before, after) => {
             let name = format!("case-{number}");
             let before = with(before.clone(), "metadata/name", json!(name));
-            let stored = api(client, &before)
+            let mut stored = api(client, &before)
                 .create(&PostParams::default(), &object(&before))
                 .await?;
+            if let Some(status) = before.get("status") {
+                let status = Patch::Merge(json!({"status": status}));
+                stored = api(client, &before)
+                    .patch_status(&name, &PatchParams::default(), &status)
+                    .await?;
+            }
             let mut after = object(&with(after.clone(), "metadata/name", json!(name)));
             after.metadata.resource_version = stored.resource_version();
             api(client, &before).replace(&name, &try_only, &after).await

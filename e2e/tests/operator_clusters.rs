@@ -34,9 +34,9 @@ const NO_BROKER: &str = "127.0.0.1:1";
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters() {
     let plane = ControlPlane::start().await;
-    let operator = Operator::start(&plane, NO_BROKER, &[]).await;
+    let operator = Operator::start_counted(&plane, NO_BROKER).await;
     objects_are_made_and_the_status_says_so(&plane).await;
-    a_converged_cluster_causes_no_writes(&plane, &operator).await;
+    a_converged_cluster_asks_for_nothing(&plane, &operator).await;
     a_missing_secret_is_named_and_its_creation_noticed(&plane).await;
     a_foreign_object_is_left_alone_and_the_rest_goes_on(&plane).await;
     pods_are_replaced_one_at_a_time_and_a_bad_image_stops_at_the_first(&plane).await;
@@ -166,7 +166,7 @@ async fn versions(plane: &ControlPlane, namespace: &str) -> BTreeMap<String, Str
     versions
 }
 
-async fn a_converged_cluster_causes_no_writes(plane: &ControlPlane, operator: &Operator) {
+async fn a_converged_cluster_asks_for_nothing(plane: &ControlPlane, operator: &Operator) {
     let clusters = ready_cluster(plane, "quiet", 4).await;
     // Until the last event of the way there has been looked at.
     let mut before = operator.metric("writes_total", "");
@@ -179,6 +179,11 @@ async fn a_converged_cluster_causes_no_writes(plane: &ControlPlane, operator: &O
         before = now;
     }
     let children = versions(plane, "quiet").await;
+    let asked = plane.asked();
+    for (verb, resource) in [("get", "secrets"), ("patch", "statefulsets")] {
+        let counted = asked.iter().any(|r| r.verb == verb && r.resource == resource);
+        assert!(counted, "{verb} {resource} was needed on the way there");
+    }
     let status = clusters.get("demo").await.unwrap().status;
     let start = operator.metric("reconciles_total", r#"controller="cluster""#);
     let mut seen = start;
@@ -196,6 +201,7 @@ async fn a_converged_cluster_causes_no_writes(plane: &ControlPlane, operator: &O
     }
     assert!(seen - start >= 50.0);
     assert_eq!(operator.metric("writes_total", ""), before);
+    assert_eq!(plane.asked()[asked.len()..], [], "neither writes nor reads");
     assert_eq!(versions(plane, "quiet").await, children);
     assert_eq!(clusters.get("demo").await.unwrap().status, status);
 }

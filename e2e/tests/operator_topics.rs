@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 async fn topics() {
     let plane = ControlPlane::start().await;
     let kafka = Kafka::start().await;
-    let operator = Operator::start(&plane, &kafka.address, &[]).await;
+    let operator = Operator::start_counted(&plane, &kafka.address).await;
     a_topic_is_created_grown_and_altered(&plane, &kafka, &operator).await;
     what_others_do_to_a_topic_is_undone(&plane, &kafka).await;
     a_topic_that_is_there_is_adopted_if_it_fits(&plane, &kafka).await;
@@ -154,11 +154,17 @@ async fn a_topic_is_created_grown_and_altered(plane: &ControlPlane, kafka: &Kafk
             operator.metric("writes_total", r#"controller="topic""#),
         )
     };
-    let before = writes();
+    let (before, asked) = (writes(), plane.asked());
+    assert!(
+        asked
+            .iter()
+            .any(|request| request.resource == "disklesstopics/status")
+    );
     for _ in 0..50 {
         nudge(&topics, Some(operator), "orders").await;
     }
     assert_eq!(writes(), before);
+    assert_eq!(plane.asked()[asked.len()..], [], "of the API server");
     assert_eq!(topics.get("orders").await.unwrap().status, object.status);
 }
 

@@ -392,6 +392,16 @@ mod tests {
                 "[coordinator]\nmetadata_partitions = 0\n[internal]",
                 "coordinator.metadata_partitions",
             ),
+            (
+                "[internal]",
+                "[coordinator]\nnum_partitions = 0\n[internal]",
+                "coordinator.num_partitions",
+            ),
+            (
+                "[internal]",
+                "[coordinator]\nnum_partitions = 10001\n[internal]",
+                "coordinator.num_partitions",
+            ),
         ];
         for (from, to, named) in cases {
             assert!(BROKER.contains(from), "{from}");

@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use cluster::state::MAX_NEW_PARTITIONS;
 use metalog::PostgresSettings;
 use serde::Deserialize;
 
@@ -78,6 +79,9 @@ impl MetadataLog {
 pub struct Coordinator {
     /// Partitions of `__diskless_metadata`. Used when the cluster is formed; a higher number later adds partitions.
     pub metadata_partitions: u32,
+    /// Partitions of a topic that is created without a number, by a request or automatically (Kafka: `num.partitions`). What
+    /// counts is the setting of the coordinator that is the controller; every broker shows that one.
+    pub num_partitions: u32,
     /// An object is deleted so long after its last record, in milliseconds: longer than any reader can still be busy with
     /// it, that is more than `fetch.read_timeout_ms` and `fetch.coordinates_max_age_ms` together.
     pub file_grace_ms: u64,
@@ -87,6 +91,7 @@ impl Default for Coordinator {
     fn default() -> Self {
         Coordinator {
             metadata_partitions: 3,
+            num_partitions: 1,
             file_grace_ms: 600_000,
         }
     }
@@ -96,6 +101,10 @@ impl Coordinator {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         if !(1..=1024).contains(&self.metadata_partitions) {
             return Err(invalid("coordinator.metadata_partitions", "must be 1 to 1024"));
+        }
+        if !(1..=MAX_NEW_PARTITIONS).contains(&self.num_partitions) {
+            let text = format!("must be 1 to {MAX_NEW_PARTITIONS}");
+            return Err(invalid("coordinator.num_partitions", text));
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
-# The credentials that clusters refer to: that they are there, with their keys. Nothing of them is kept. And the secret by
+# The credentials that clusters refer to: that they are there, with their keys, whose names are all that is kept. And the secret by
 # which the nodes of a cluster know each other: made once, never changed.
 - apiGroups: [""]
   resources: [secrets]

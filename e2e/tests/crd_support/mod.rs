@@ -14,6 +14,8 @@ pub fn cluster() -> Value {
         "metadata": {"name": "demo", "namespace": "default"},
         "spec": {
             "image": "registry.example.org/diskless-broker:1",
+            "featureLevel": 2,
+            "config": {"num.partitions": 6},
             "brokers": {
                 "replicas": 6,
                 "zones": [{"name": "a"}, {"name": "b"}],

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use kafka_protocol::messages::api_versions_response::{ApiVersion, FinalizedFeatureKey, SupportedFeatureKey};
 use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
 use kafka_protocol::messages::create_topics_response::CreatableTopicResult;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
@@ -34,7 +35,12 @@ pub struct State {
     pub topics: BTreeMap<String, Topic>,
     /// Requests that change something.
     pub writes: usize,
+    /// Finalised level of `diskless.version`, less 1.
+    pub raised: i16,
 }
+
+/// Highest level of `diskless.version` that is supported.
+pub const MAX_LEVEL: i16 = 2;
 
 /// A broker that answers until it is dropped.
 pub struct Kafka {
@@ -118,6 +124,8 @@ fn answer(mut frame: Bytes, state: &Mutex<State>) -> Bytes {
         ApiKey::CreatePartitions => call!(CreatePartitionsRequest, create_partitions),
         ApiKey::DeleteTopics => call!(DeleteTopicsRequest, delete_topics),
         ApiKey::DescribeConfigs => call!(DescribeConfigsRequest, describe_configs),
+        ApiKey::ApiVersions => call!(ApiVersionsRequest, api_versions),
+        ApiKey::UpdateFeatures => call!(UpdateFeaturesRequest, update_features),
         ApiKey::IncrementalAlterConfigs => call!(IncrementalAlterConfigsRequest, alter_configs),
         other => panic!("{other:?} is not asked for"),
     }
@@ -125,6 +133,41 @@ fn answer(mut frame: Bytes, state: &Mutex<State>) -> Bytes {
     let len = (out.len() - 4) as u32;
     out[..4].copy_from_slice(&len.to_be_bytes());
     out.freeze()
+}
+
+fn api_versions(state: &mut State, request: ApiVersionsRequest) -> ApiVersionsResponse {
+    assert_eq!(request.client_software_name.as_str(), "diskless-operator");
+    let name = text("diskless.version");
+    let supported = SupportedFeatureKey::default()
+        .with_name(name.clone())
+        .with_min_version(1)
+        .with_max_version(MAX_LEVEL);
+    let level = state.raised + 1;
+    let finalized = FinalizedFeatureKey::default()
+        .with_name(name)
+        .with_min_version_level(level)
+        .with_max_version_level(level);
+    ApiVersionsResponse::default()
+        .with_api_keys(vec![ApiVersion::default()])
+        .with_supported_features(vec![supported])
+        .with_finalized_features_epoch(level.into())
+        .with_finalized_features(vec![finalized])
+}
+
+fn update_features(state: &mut State, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse {
+    let [update] = &request.feature_updates[..] else {
+        panic!("{request:?}")
+    };
+    assert_eq!(
+        (update.feature.as_str(), update.upgrade_type),
+        ("diskless.version", 1)
+    );
+    assert!(update.max_version_level <= MAX_LEVEL, "{update:?}");
+    if !request.validate_only {
+        state.writes += 1;
+        state.raised = update.max_version_level - 1;
+    }
+    UpdateFeaturesResponse::default()
 }
 
 fn text(text: &str) -> StrBytes {

@@ -9,16 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::apiserver::ApiServer;
+use e2e::apiserver::{ApiServer, Request};
 use e2e::clients::tool;
 use e2e::node::{binary, free_port, http_get};
-use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{Api, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 /// How long anything may take; machines under test load are slow.
 const PATIENCE: Duration = Duration::from_secs(240);
+/// Service account of an operator whose requests are counted.
+const ACCOUNT: &str = "counted-operator";
 /// A pod with this image never becomes ready.
 pub const BAD_IMAGE: &str = "registry.example.org/bad:1";
 
@@ -85,6 +88,49 @@ impl ControlPlane {
             .create(&PostParams::default(), &namespace)
             .await
             .expect("namespace");
+    }
+
+    /// File for `KUBECONFIG` of an account that may do everything, and whose requests are counted.
+    pub async fn counted_account(&self) -> PathBuf {
+        let accounts: Api<ServiceAccount> = self.api("default");
+        let account = json!({"metadata": {"name": ACCOUNT}});
+        let account = serde_json::from_value(account).expect("account");
+        accounts
+            .create(&PostParams::default(), &account)
+            .await
+            .expect("account");
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.server.client());
+        let binding = json!({
+            "metadata": {"name": ACCOUNT},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "default"}],
+        });
+        let binding = serde_json::from_value(binding).expect("binding");
+        bindings
+            .create(&PostParams::default(), &binding)
+            .await
+            .expect("binding");
+        eventually("the rights are known", || async {
+            let mut ask = self.server.kubectl();
+            let user = format!("--as=system:serviceaccount:default:{ACCOUNT}");
+            ask.args(["auth", "can-i", "*", "*", "--all-namespaces", &user]);
+            ask.output().expect("kubectl").status.success()
+        })
+        .await;
+        self.server
+            .kubeconfig_of("default", ACCOUNT)
+            .await
+            .expect("kubeconfig")
+    }
+
+    /// What an operator of that account has asked the API server for up to now, but for what it watches and its lease.
+    pub fn asked(&self) -> Vec<Request> {
+        let mut requests = self
+            .server
+            .requests_of("default", ACCOUNT)
+            .expect("the audit log");
+        requests.retain(|request| request.verb != "watch" && request.resource != "leases");
+        requests
     }
 
     /// Events of an object, as `reason: note`.
@@ -180,10 +226,14 @@ impl Operator {
     /// Starts it and waits until it is ready.
     pub async fn start(plane: &ControlPlane, admin_address: &str, more: &[&str]) -> Self {
         let operator = Self::spawn(plane, admin_address, more);
-        eventually("the operator is ready", || async {
-            http_get(operator.port, "/readyz").is_ok_and(|(status, _)| status == 200)
-        })
-        .await;
+        eventually("the operator is ready", || async { operator.is_ready() }).await;
+        operator
+    }
+
+    /// The same; [`ControlPlane::asked`] tells what it asks for.
+    pub async fn start_counted(plane: &ControlPlane, admin_address: &str) -> Self {
+        let operator = Self::spawn_with(&plane.counted_account().await, admin_address, &[]);
+        eventually("the operator is ready", || async { operator.is_ready() }).await;
         operator
     }
 

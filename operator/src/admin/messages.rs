@@ -67,6 +67,8 @@ pub trait Request: Encode {
     const VERSION: i16;
     /// Name in metrics and errors.
     const NAME: &'static str;
+    /// Whether the header of the response has tags; one does not.
+    const TAGGED_RESPONSE_HEADER: bool = true;
     /// What comes back.
     type Response: Decode;
 }

@@ -1,8 +1,9 @@
-//! Kafka admin client: how the operator reads and changes topics.
+//! Kafka admin client: how the operator reads and changes topics, and the level of the cluster's formats.
 //!
 //! One connection per reconcile, one request at a time. Any broker serves any request, so there is no hunt for a
 //! controller, and the versions are old enough for every broker this operator can meet.
 
+mod features;
 pub mod messages;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use uuid::Uuid;
 
 use crate::metrics::Metrics;
+pub use features::{Levels, Update};
 use messages::*;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,7 +33,7 @@ const TOPIC_RESOURCE: i8 = 2;
 /// `config_source` of a key set on the topic itself.
 const SET_ON_TOPIC: i8 = 1;
 
-/// Why a topic could not be read or changed.
+/// Why something could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// No broker answers at the address.
@@ -367,7 +369,7 @@ fn encode<R: Request>(request: &R, correlation_id: i32) -> Bytes {
     out.freeze()
 }
 
-/// Response header v1, body.
+/// Response header v1 (without tags: v0), body.
 fn decode<R: Request>(mut frame: Bytes, correlation_id: i32) -> Result<R::Response, String> {
     let correlation = frame.try_get_i32().map_err(|e| e.to_string())?;
     if correlation != correlation_id {
@@ -375,7 +377,9 @@ fn decode<R: Request>(mut frame: Bytes, correlation_id: i32) -> Result<R::Respon
             "answer to request {correlation} where {correlation_id} was due"
         ));
     }
-    get_tagged(&mut frame, |_, _| Ok(())).map_err(|e| e.to_string())?;
+    if R::TAGGED_RESPONSE_HEADER {
+        get_tagged(&mut frame, |_, _| Ok(())).map_err(|e| e.to_string())?;
+    }
     R::Response::from_bytes(frame).map_err(|e| e.to_string())
 }
 

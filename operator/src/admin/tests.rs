@@ -118,6 +118,63 @@ fn requests_are_what_kafka_reads() {
 }
 
 #[test]
+fn features_are_what_kafka_reads_and_writes() {
+    use super::features::{ApiVersionsRequest, FeatureUpdate, UpdateFeaturesRequest};
+    use kp::api_versions_response::{ApiVersion, FinalizedFeatureKey, SupportedFeatureKey};
+
+    let body: kp::ApiVersionsRequest = read_by_kafka(&ApiVersionsRequest {
+        client_software_name: "o".into(),
+        client_software_version: "1".into(),
+    });
+    assert_eq!(body.client_software_version.as_str(), "1");
+    let body: kp::UpdateFeaturesRequest = read_by_kafka(&UpdateFeaturesRequest {
+        timeout_ms: 5,
+        feature_updates: vec![FeatureUpdate {
+            feature: "diskless.version".into(),
+            max_version_level: 2,
+            upgrade_type: 1,
+        }],
+        validate_only: true,
+    });
+    let update = &body.feature_updates[0];
+    assert_eq!(
+        (update.max_version_level, update.upgrade_type, body.validate_only),
+        (2, 1, true)
+    );
+
+    let feature = StrBytes::from_static_str("diskless.version");
+    let supported = SupportedFeatureKey::default()
+        .with_name(feature.clone())
+        .with_min_version(1)
+        .with_max_version(3);
+    let finalized = FinalizedFeatureKey::default()
+        .with_name(feature)
+        .with_min_version_level(2)
+        .with_max_version_level(2);
+    let body = kp::ApiVersionsResponse::default()
+        .with_api_keys(vec![ApiVersion::default(); 3])
+        .with_supported_features(vec![supported])
+        .with_finalized_features_epoch(2)
+        .with_finalized_features(vec![finalized]);
+    let read = written_by_kafka::<ApiVersionsRequest, _>(&body);
+    let supported = &read.supported.unwrap()[0];
+    assert_eq!((supported.min_version, supported.max_version), (1, 3));
+    assert_eq!(read.finalized.unwrap()[0].max_version_level, 2);
+    // A release that knows no features.
+    let body = kp::ApiVersionsResponse::default().with_api_keys(vec![ApiVersion::default()]);
+    assert_eq!(written_by_kafka::<ApiVersionsRequest, _>(&body).supported, None);
+
+    let body = kp::UpdateFeaturesResponse::default()
+        .with_error_code(95)
+        .with_error_message(Some(StrBytes::from_static_str("node 7")));
+    let read = written_by_kafka::<UpdateFeaturesRequest, _>(&body);
+    assert_eq!(
+        (read.error_code, read.error_message.0.as_deref()),
+        (95, Some("node 7"))
+    );
+}
+
+#[test]
 fn responses_are_what_kafka_writes() {
     let id = Uuid::from_u128(9);
     let partition = kp::metadata_response::MetadataResponsePartition::default()
@@ -194,6 +251,7 @@ proptest! {
         let _ = decode::<MetadataRequest>(frame(&bytes), 7);
         let _ = decode::<DescribeConfigsRequest>(frame(&bytes), 7);
         let _ = decode::<CreateTopicsRequest>(frame(&bytes), 7);
+        let _ = decode::<super::features::ApiVersionsRequest>(frame(&bytes), 7);
     }
 }
 

@@ -26,6 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::build::{CLUSTER_LABEL, Objects, internal_secret};
+use super::dereference::Secrets;
 use super::observe::{SetState, observe};
 use super::rollout::{self, Step};
 use super::validate::ValidatedCluster;
@@ -81,6 +82,8 @@ pub struct Applier<'a> {
     pub stores: &'a Stores,
     /// What has been applied before.
     pub applied: &'a Applied,
+    /// The Secrets that have been read.
+    pub secrets: &'a Secrets,
 }
 
 impl Applier<'_> {
@@ -113,14 +116,18 @@ impl Applier<'_> {
     pub async fn ensure_internal_secret(&self) -> Result<(), String> {
         let name = internal_secret::name(&self.cluster.name);
         let failed = |error: kube::Error| format!("secret {name}: {}", words(&error));
-        let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.cluster.namespace);
-        if api.get_metadata_opt(&name).await.map_err(failed)?.is_some() {
+        let namespace = &self.cluster.namespace;
+        let found = self.secrets.keys(self.context, namespace, &name).await;
+        if found.map_err(failed)?.is_some() {
             return Ok(());
         }
+        let api: Api<Secret> = Api::namespaced(self.context.client.clone(), namespace);
         let env = &self.context.env;
         let value: String = (0..4).map(|_| format!("{:016x}", env.random_u64())).collect();
         self.context.metrics.write(Controller::cluster, "Secret");
         let secret = internal_secret::build(self.cluster, value);
+        // The watch may tell of it later than the next look is.
+        self.secrets.forget(namespace, &name);
         match api.create(&PostParams::default(), &secret).await {
             Ok(_) => Ok(()),
             // Somebody was faster.

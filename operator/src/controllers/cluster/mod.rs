@@ -1,8 +1,10 @@
 //! The controller of `DisklessCluster`.
 
 pub mod apply;
+mod brokers;
 pub mod build;
 pub mod dereference;
+pub mod feature_level;
 pub mod observe;
 pub mod rollout;
 pub mod status;
@@ -27,14 +29,13 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use self::apply::{Applied, Applier, Stores};
+use self::brokers::Asked;
 use self::build::{CLUSTER_LABEL, MANAGED_BY, internal_secret};
-use self::dereference::Credentials;
+use self::dereference::{Credentials, Secrets};
 use self::observe::SetState;
 use self::rollout::Step;
-use self::validate::ValidatedCluster;
 use super::conditions::turned;
 use super::{RECHECK, RESYNC, ReconcileError, logged, readable, slim};
-use crate::admin::Admin;
 use crate::context::Context;
 use crate::metrics::Controller;
 
@@ -44,18 +45,22 @@ struct ClusterContext {
     context: Context,
     stores: Stores,
     applied: Arc<Applied>,
+    secrets: Arc<Secrets>,
+    asked: Arc<Asked>,
 }
 
 /// Runs the controller until `shutdown`.
 pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + Sync + 'static) {
-    let applied = Arc::new(Applied::default());
+    let (applied, asked) = (Arc::new(Applied::default()), Arc::new(Asked::default()));
     let (clusters, writer) = reflector::store();
-    let forgetting = applied.clone();
+    let (applied_before, asked_before) = (applied.clone(), asked.clone());
     let trigger = watcher(context.watched::<Guarded>(), watcher::Config::default())
         .default_backoff()
         .inspect_ok(move |event| {
             if let watcher::Event::Delete(cluster) = event {
-                forgetting.forget(&cluster.uid().unwrap_or_default());
+                let uid = cluster.uid().unwrap_or_default();
+                applied_before.forget(&uid);
+                asked_before.forget(&uid);
             }
         })
         .modify(slim)
@@ -83,11 +88,14 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
         pods,
     };
 
-    let secrets = watcher(
+    let secrets = Arc::new(Secrets::default());
+    let telling = secrets.clone();
+    let secret_events = watcher(
         context.watched::<PartialObjectMeta<Secret>>(),
         watcher::Config::default(),
     )
     .default_backoff()
+    .inspect_ok(move |event| telling.told(event))
     .touched_objects();
     let named = clusters.clone();
 
@@ -103,7 +111,7 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
         .owns_stream(logged(budget_events))
         .owns_stream(logged(stateful_set_events))
         .watches_stream(logged(pod_events), |pod: Pod| cluster_of(&pod))
-        .watches_stream(logged(secrets), move |secret| {
+        .watches_stream(logged(secret_events), move |secret| {
             clusters_with_secret(&named, &secret)
         })
         .graceful_shutdown_on(shutdown)
@@ -119,6 +127,8 @@ pub async fn run(context: Context, shutdown: impl Future<Output = ()> + Send + S
                 context,
                 stores,
                 applied,
+                secrets,
+                asked,
             }),
         )
         .for_each(|_| std::future::ready(()))
@@ -197,7 +207,7 @@ async fn reconcile(guarded: &Guarded, state: &ClusterContext) -> Result<Action, 
         }
     };
     wait_for_stores(&state.stores).await;
-    let credentials = dereference::credentials(context, cluster).await;
+    let credentials = dereference::credentials(context, &state.secrets, cluster).await;
     let pods = state.stores.pods.state();
     let pods: Vec<_> = pods
         .into_iter()
@@ -216,6 +226,7 @@ async fn reconcile(guarded: &Guarded, state: &ClusterContext) -> Result<Action, 
         cluster: &valid,
         stores: &state.stores,
         applied: &state.applied,
+        secrets: &state.secrets,
     };
     let mut failures = applier.apply_all(&objects).await;
     failures.extend(applier.ensure_internal_secret().await.err());
@@ -238,28 +249,21 @@ async fn reconcile(guarded: &Guarded, state: &ClusterContext) -> Result<Action, 
     if converged && failures.is_empty() {
         failures.extend(applier.prune(&objects).await);
     }
-    let cluster_id = match previous.cluster_id.clone() {
-        None if sets.iter().any(|set| set.role == "broker" && set.ready() > 0) => {
-            cluster_id(context, &valid).await
-        }
-        known => known,
-    };
-    let identified = cluster_id.is_some();
-
+    let told = state.asked.ask(context, cluster, &valid, &sets, converged).await;
     let findings = status::Findings {
         cluster: &valid,
         sets: &sets,
         credentials: &credentials,
         step: &step,
         failures: &failures,
-        cluster_id,
+        told: &told,
     };
     let status = status::status(&findings, &previous.conditions, generation, context.now());
     write_status(context, cluster, &previous, &status).await?;
     if !failures.is_empty() {
         return Err(ReconcileError::Apply(failures));
     }
-    let arrived = converged && identified && credentials == Credentials::Present;
+    let arrived = converged && told.is_settled() && credentials == Credentials::Present;
     Ok(Action::requeue(context.env.jittered(if arrived {
         RESYNC
     } else {
@@ -303,26 +307,6 @@ async fn announce(context: &Context, cluster: &DisklessCluster, step: &Step) {
     context
         .event_about(cluster, Some(about), EventType::Normal, reason, &note)
         .await;
-}
-
-/// Asks the brokers for the id of the cluster; it is for information, so failing to get it fails nothing.
-async fn cluster_id(context: &Context, cluster: &ValidatedCluster) -> Option<String> {
-    let address = context
-        .settings
-        .admin_address
-        .clone()
-        .unwrap_or_else(|| cluster.bootstrap_address());
-    let asked = async {
-        let mut admin = Admin::connect(&context.env, context.metrics.clone(), &address).await?;
-        admin.cluster_id().await
-    };
-    match asked.await {
-        Ok(id) => id,
-        Err(error) => {
-            tracing::info!(cluster = cluster.name, %error, "cannot ask for the id of the cluster yet");
-            None
-        }
-    }
 }
 
 async fn write_status(

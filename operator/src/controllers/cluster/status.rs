@@ -1,9 +1,11 @@
 //! What the status of a cluster says. Pure.
 
-use crds::{Condition, DisklessClusterStatus, ZoneStatus};
+use crds::{Condition, DisklessClusterStatus, FeatureLevels, ZoneStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::brokers::Told;
 use super::dereference::Credentials;
+use super::feature_level::{self, Means};
 use super::observe::{SetState, Trouble, TroubleKind};
 use super::rollout::Step;
 use super::validate::ValidatedCluster;
@@ -15,6 +17,8 @@ pub const OBJECT_STORE_READY: &str = "ObjectStoreReady";
 pub const COORDINATORS_READY: &str = "CoordinatorsReady";
 /// All brokers serve.
 pub const BROKERS_READY: &str = "BrokersReady";
+/// The level of `diskless.version` is the one asked for, or the highest there is.
+pub const FEATURE_LEVEL_FINALIZED: &str = "FeatureLevelFinalized";
 
 /// What a pass over a cluster has found.
 #[derive(Debug)]
@@ -29,8 +33,8 @@ pub struct Findings<'a> {
     pub step: &'a Step,
     /// What could not be applied, in words.
     pub failures: &'a [String],
-    /// Id of the cluster, once known.
-    pub cluster_id: Option<String>,
+    /// What the brokers have told.
+    pub told: &'a Told,
 }
 
 /// The status after a pass.
@@ -45,25 +49,50 @@ pub fn status(
     let coordinators = role(findings.sets, "coordinator");
     let brokers = role(findings.sets, "broker");
     let progress = progress(findings, [&store, &coordinators, &brokers]);
+    let level = feature_level::standing(
+        cluster.feature_level,
+        findings.told.levels,
+        findings.sets.iter().all(SetState::is_converged),
+        findings.told.refusal.as_deref(),
+    );
+    let (mut reconciling, mut stalled) = (progress, None);
+    if let (None, Some(level)) = (&reconciling, &level) {
+        match level.means {
+            Means::Met => {}
+            Means::Waiting => reconciling = Some(level.verdict.clone()),
+            Means::Stalled => stalled = Some(level.verdict.clone()),
+        }
+    }
     let mut conditions = Conditions::new(previous, generation, now);
-    match &progress {
+    match reconciling.as_ref().or(stalled.as_ref()) {
         None => {
             let message = "every broker and coordinator runs as specified";
             conditions.set(READY, &Verdict::new(Is::True, "AsSpecified", message));
         }
-        Some(verdict) => conditions.set(READY, verdict),
+        Some(verdict) => conditions.set(
+            READY,
+            &Verdict {
+                is: Is::False,
+                ..verdict.clone()
+            },
+        ),
     }
     conditions.set(OBJECT_STORE_READY, &store);
     conditions.set(COORDINATORS_READY, &coordinators);
     conditions.set(BROKERS_READY, &brokers);
-    if let Some(verdict) = progress {
-        conditions.set(
-            RECONCILING,
-            &Verdict {
-                is: Is::True,
-                ..verdict
-            },
-        );
+    if let Some(level) = level {
+        conditions.set(FEATURE_LEVEL_FINALIZED, &level.verdict);
+    }
+    for (type_, verdict) in [(RECONCILING, reconciling), (STALLED, stalled)] {
+        if let Some(verdict) = verdict {
+            conditions.set(
+                type_,
+                &Verdict {
+                    is: Is::True,
+                    ..verdict
+                },
+            );
+        }
     }
     let brokers = || findings.sets.iter().filter(|set| set.role == "broker");
     let zones = cluster.zones.iter().zip(brokers()).map(|(zone, set)| ZoneStatus {
@@ -72,6 +101,7 @@ pub fn status(
         replicas: pods(set),
         ready_replicas: set.ready(),
     });
+    let levels = findings.told.levels;
     let selector = cluster.selector("broker", None);
     let selector: Vec<String> = selector
         .iter()
@@ -80,8 +110,13 @@ pub fn status(
     DisklessClusterStatus {
         observed_generation: generation,
         conditions: conditions.into_list(),
-        cluster_id: findings.cluster_id.clone(),
+        cluster_id: findings.told.cluster_id.clone(),
         image: Some(cluster.image.clone()),
+        feature_level: levels.map(|levels| levels.finalized.into()),
+        supported_feature_levels: levels.map(|levels| FeatureLevels {
+            min: levels.min.into(),
+            max: levels.max.into(),
+        }),
         bootstrap: Some(cluster.bootstrap_address()),
         replicas: Some(brokers().map(pods).sum()),
         ready_replicas: Some(brokers().map(SetState::ready).sum()),
@@ -236,6 +271,7 @@ mod tests {
     use super::super::observe::{Current, PodState};
     use super::super::validate::tests::valid;
     use super::*;
+    use crate::admin::Levels;
     use crate::controllers::conditions::find;
 
     fn set(name: &str, role: &'static str, ready: i32, updated: i32) -> SetState {
@@ -278,6 +314,11 @@ mod tests {
         step: &Step,
         failures: &[String],
     ) -> Vec<Condition> {
+        let told = Told {
+            cluster_id: Some("id".to_owned()),
+            levels: None,
+            refusal: None,
+        };
         let cluster = valid();
         let findings = Findings {
             cluster: &cluster,
@@ -285,7 +326,7 @@ mod tests {
             credentials,
             step,
             failures,
-            cluster_id: Some("id".to_owned()),
+            told: &told,
         };
         status(&findings, &[], Some(1), Time(Timestamp::UNIX_EPOCH)).conditions
     }
@@ -413,6 +454,75 @@ mod tests {
         let failures = ["service demo-brokers: exists already".to_owned()];
         let conditions = conditions(&converged(), &Credentials::Present, &Step::Idle, &failures);
         says(&conditions, READY, "False", "ApplyFailed", "service demo-brokers");
+    }
+
+    #[test]
+    fn the_level_counts_when_everything_else_is_as_specified() {
+        let levels = Levels {
+            finalized: 1,
+            min: 1,
+            max: 2,
+        };
+        let after = |wanted, sets: &[SetState]| {
+            let cluster = ValidatedCluster {
+                feature_level: wanted,
+                ..valid()
+            };
+            let told = Told {
+                cluster_id: None,
+                levels: Some(levels),
+                refusal: None,
+            };
+            let findings = Findings {
+                cluster: &cluster,
+                sets,
+                credentials: &Credentials::Present,
+                step: &Step::Idle,
+                failures: &[],
+                told: &told,
+            };
+            let status = status(&findings, &[], Some(1), Time(Timestamp::UNIX_EPOCH));
+            let supported = status.supported_feature_levels.unwrap();
+            assert_eq!((status.feature_level, supported.max), (Some(1), 2));
+            status.conditions
+        };
+        let level = FEATURE_LEVEL_FINALIZED;
+        let offered = after(None, &converged());
+        says(
+            &offered,
+            level,
+            "False",
+            "UpgradePending",
+            "spec.featureLevel to 2",
+        );
+        says(&offered, READY, "True", "AsSpecified", "");
+        assert!(find(&offered, STALLED).is_none() && find(&offered, RECONCILING).is_none());
+        let waits = after(Some(2), &converged());
+        says(&waits, READY, "False", "FinalizingFeatureLevel", "level 2");
+        says(&waits, RECONCILING, "True", "FinalizingFeatureLevel", "");
+        let beyond = after(Some(3), &converged());
+        says(
+            &beyond,
+            READY,
+            "False",
+            "FeatureLevelUnsupported",
+            "spec.featureLevel is 3",
+        );
+        says(
+            &beyond,
+            STALLED,
+            "True",
+            "FeatureLevelUnsupported",
+            "supports 1 to 2",
+        );
+        assert!(find(&beyond, RECONCILING).is_none());
+        // A roll that is under way may bring what supports it.
+        let mut rolling = converged();
+        rolling[1] = set("demo-a", "broker", 1, 1);
+        let beyond = after(Some(3), &rolling);
+        says(&beyond, READY, "False", "RollingUpdate", "");
+        says(&beyond, level, "False", "FinalizingFeatureLevel", "level 3");
+        assert!(find(&beyond, STALLED).is_none());
     }
 
     #[test]

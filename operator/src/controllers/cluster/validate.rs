@@ -29,6 +29,8 @@ pub const CA_CERTIFICATE: &str = "ca.crt";
 const RESERVED_ZONES: [&str; 4] = ["bootstrap", "brokers", "coordinator", "coordinators"];
 /// A StatefulSet with a longer name could not label its pods with their revision.
 const MAX_SET_NAME: usize = 52;
+/// Nodes refuse a larger default.
+const MAX_NUM_PARTITIONS: i32 = 10_000;
 
 /// A cluster whose spec has been checked and completed.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +45,10 @@ pub struct ValidatedCluster {
     pub cluster_domain: String,
     /// Image of brokers and coordinators.
     pub image: String,
+    /// Level of `diskless.version` to finalise.
+    pub feature_level: Option<i16>,
+    /// Partitions of topics created without a number, if not as many as by default.
+    pub num_partitions: Option<i32>,
     /// Zones in the order of the spec.
     pub zones: Vec<Zone>,
     /// Resources of each broker.
@@ -189,6 +195,17 @@ pub fn validate(cluster: &DisklessCluster, settings: &Settings) -> Result<Valida
         spec.coordinators.metadata_partitions >= 1,
         "spec.coordinators.metadataPartitions must be 1 or more",
     );
+    // A level that does not fit is no level.
+    let feature_level = spec.feature_level.map(|level| i16::try_from(level).unwrap_or(0));
+    check(
+        feature_level.is_none_or(|level| level >= 1),
+        "spec.featureLevel must be 1 to 32767",
+    );
+    let num_partitions = spec.config.num_partitions;
+    check(
+        num_partitions.is_none_or(|count| (1..=MAX_NUM_PARTITIONS).contains(&count)),
+        "spec.config[num.partitions] must be 1 to 10000",
+    );
     let placement = &spec.coordinators.placement;
     check(
         match placement.type_ {
@@ -224,6 +241,8 @@ pub fn validate(cluster: &DisklessCluster, settings: &Settings) -> Result<Valida
             .image
             .clone()
             .unwrap_or_else(|| settings.broker_image.clone()),
+        feature_level,
+        num_partitions,
         zones: spread(spec.brokers.replicas, names_in_order(cluster)),
         broker_memory_limit: memory.and_then(bytes),
         broker_resources,
@@ -335,6 +354,8 @@ pub(super) mod tests {
             owner: OwnerReference::default(),
             cluster_domain: "cluster.local".to_owned(),
             image: "broker:1".to_owned(),
+            feature_level: None,
+            num_partitions: None,
             zones,
             broker_resources: ResourceRequirements::default(),
             broker_memory_limit: None,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crds::{DisklessCluster, DisklessTopic};
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::jiff::Timestamp;
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Resource, ResourceExt};
@@ -48,17 +49,19 @@ pub fn cluster(
 /// The object that has the topic's name, if it is another: of all that claim one name in one cluster, the oldest has it,
 /// of equally old ones that with the smallest uid. So the answer is the same whoever asks, and after any restart.
 pub fn rival(topics: &[Arc<DeserializeGuard<DisklessTopic>>], topic: &DisklessTopic) -> Option<String> {
-    let age = |topic: &DisklessTopic| {
+    fn age(topic: &DisklessTopic) -> (Option<Timestamp>, Option<&str>) {
+        let meta = &topic.metadata;
         (
-            topic.metadata.creation_timestamp.clone().map(|time| time.0),
-            topic.uid().unwrap_or_default(),
+            meta.creation_timestamp.as_ref().map(|time| time.0),
+            meta.uid.as_deref(),
         )
-    };
+    }
     let name = topic_name(topic);
+    // Every topic looks at all: nothing is copied.
     let claims = |other: &&DisklessTopic| {
-        other.namespace() == topic.namespace()
+        topic_name(other) == name
             && other.spec.cluster_ref == topic.spec.cluster_ref
-            && topic_name(other) == name
+            && other.metadata.namespace == topic.metadata.namespace
     };
     let others = topics.iter().filter_map(|other| other.0.as_ref().ok());
     let winner = others.filter(claims).min_by_key(|other| age(other))?;

@@ -37,7 +37,7 @@ pub fn status(object: &DisklessTopic, outcome: &Outcome, now: Time) -> DisklessT
     let mut conditions = Conditions::new(&previous.conditions, generation, now);
     let mut status = DisklessTopicStatus {
         observed_generation: generation,
-        topic_name: Some(topic_name(object)),
+        topic_name: Some(topic_name(object).to_owned()),
         ..previous.clone()
     };
     match outcome {

@@ -23,8 +23,9 @@ pub struct ValidatedTopic {
 }
 
 /// Name of the topic in Kafka.
-pub fn topic_name(topic: &DisklessTopic) -> String {
-    topic.spec.topic_name.clone().unwrap_or_else(|| topic.name_any())
+pub fn topic_name(topic: &DisklessTopic) -> &str {
+    let name = topic.spec.topic_name.as_ref().or(topic.metadata.name.as_ref());
+    name.map_or("", String::as_str)
 }
 
 /// Checks and completes the spec of a topic.
@@ -33,7 +34,7 @@ pub fn topic_name(topic: &DisklessTopic) -> String {
 /// What is wrong with it, in words that name the field.
 pub fn validate(topic: &DisklessTopic) -> Result<ValidatedTopic, String> {
     let spec = &topic.spec;
-    let name = topic_name(topic);
+    let name = topic_name(topic).to_owned();
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if name.is_empty() || name.len() > 249 || matches!(name.as_str(), "." | "..") || !name.chars().all(legal)
     {

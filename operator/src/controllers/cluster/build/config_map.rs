@@ -55,10 +55,12 @@ fn toml(cluster: &ValidatedCluster, set: Set<'_>) -> String {
             // zone of brokers can have this name.
             node.insert("zone".to_owned(), "coordinators".into());
             let partitions = cluster.coordinators.metadata_partitions;
-            file.insert(
-                "coordinator".to_owned(),
-                table([("metadata_partitions", partitions.into())]).into(),
-            );
+            let mut coordinator = table([("metadata_partitions", partitions.into())]);
+            // Only where it is set: images that do not know it would refuse the file.
+            if let Some(count) = cluster.num_partitions {
+                coordinator.insert("num_partitions".to_owned(), count.into());
+            }
+            file.insert("coordinator".to_owned(), coordinator.into());
         }
         Set::Brokers(_, zone) => {
             node.insert("zone".to_owned(), zone.name.clone().into());

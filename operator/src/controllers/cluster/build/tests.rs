@@ -6,8 +6,10 @@ use crds::DisklessCluster;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::super::feature_level;
 use super::super::validate::{ValidatedCluster, validate};
 use super::*;
+use crate::admin::Levels;
 use crate::context::Settings;
 
 fn settings() -> Settings {
@@ -34,6 +36,8 @@ fn cluster(spec: &Value) -> Result<ValidatedCluster, String> {
 fn full() -> Value {
     json!({
         "image": "registry.example.org/diskless-broker:2.0",
+        "featureLevel": 2,
+        "config": {"num.partitions": 6},
         "brokers": {
             "replicas": 4,
             "zones": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
@@ -196,7 +200,17 @@ fn every_leaf_of_the_spec_has_an_effect() {
     leaves(&schema["openAPIV3Schema"]["properties"]["spec"], "", &mut paths);
     assert!(paths.len() > 20, "{paths:?}");
 
-    let before = everything(&build(&cluster(&full()).unwrap()));
+    // What is built, and what the brokers are told.
+    let effect = |cluster: &ValidatedCluster| {
+        let levels = Levels {
+            finalized: 1,
+            min: 1,
+            max: 9,
+        };
+        let told = feature_level::next(cluster.feature_level, levels);
+        (everything(&build(cluster)), told)
+    };
+    let before = effect(&cluster(&full()).unwrap());
     for path in paths {
         let mut spec = full();
         let pointer = path.trim_end_matches("/*");
@@ -205,7 +219,7 @@ fn every_leaf_of_the_spec_has_an_effect() {
             .unwrap_or_else(|| panic!("the sample has no {path}"));
         *place = mutated(&path, place);
         match cluster(&spec) {
-            Ok(cluster) => assert_ne!(everything(&build(&cluster)), before, "{path} has no effect"),
+            Ok(cluster) => assert_ne!(effect(&cluster), before, "{path} has no effect"),
             Err(refusal) => assert!(refusal.contains("spec."), "{path}: {refusal}"),
         }
     }
@@ -223,6 +237,8 @@ fn what_got_past_an_older_definition_is_refused_by_name() {
     assert!(refusal(&|s| s["brokers"]["zones"][1]["name"] = "bootstrap".into()).contains("bootstrap"));
     assert!(refusal(&|s| s["brokers"]["zones"][1]["name"] = "z".repeat(60).into()).contains("too long"));
     assert!(refusal(&|s| s["brokers"]["replicas"] = 0.into()).contains("spec.brokers.replicas"));
+    assert!(refusal(&|s| s["featureLevel"] = 40_000.into()).contains("spec.featureLevel"));
+    assert!(refusal(&|s| s["config"]["num.partitions"] = 0.into()).contains("num.partitions"));
     let both = refusal(&|s| {
         s["brokers"]["replicas"] = 0.into();
         s["coordinators"]["replicas"] = 0.into();
