@@ -1,6 +1,7 @@
 //! Clusters of real processes under random faults, judged by what their clients saw.
 //!
-//! Three brokers and two coordinators over a real S3 server behind the fault proxy; idempotent producers, assigned
+//! Three brokers and two coordinators over a real S3 server behind the fault proxy, with their metadata log there or in a real
+//! PostgreSQL; idempotent producers, assigned
 //! consumers, a group and an administrator at work; a nemesis whose choices follow from a seed. A failing run prints its seed and keeps
 //! all logs. More than the few seeds of every run: `DISKLESS_CHAOS_SEEDS=50 DISKLESS_CHAOS_FIRST_SEED=100`, and
 //! `DISKLESS_CHAOS_STEPS=40` for longer ones.
@@ -37,9 +38,9 @@ use e2e::node::{Cluster, Node, Plan};
 
 use crate::run::{World, number};
 
-fn seeds(world: World) -> anyhow::Result<()> {
+fn seeds(world: World, count: u64) -> anyhow::Result<()> {
     let first = number("DISKLESS_CHAOS_FIRST_SEED", 1)?;
-    for seed in first..first + number("DISKLESS_CHAOS_SEEDS", 2)? {
+    for seed in first..first + number("DISKLESS_CHAOS_SEEDS", count)? {
         run::run(world, seed)?;
     }
     Ok(())
@@ -47,12 +48,17 @@ fn seeds(world: World) -> anyhow::Result<()> {
 
 #[test]
 fn killed_paused_and_stopped_processes_over_a_failing_store_lose_nothing() -> anyhow::Result<()> {
-    seeds(World::Loopback)
+    seeds(World::Loopback, 2)
 }
 
 #[test]
 fn a_cut_network_loses_nothing() -> anyhow::Result<()> {
-    seeds(World::Namespaces)
+    seeds(World::Namespaces, 2)
+}
+
+#[test]
+fn a_metadata_log_in_a_failing_database_loses_nothing() -> anyhow::Result<()> {
+    seeds(World::Database, 1)
 }
 
 /// The year that a node believes it is, from the head of an answer over HTTP.

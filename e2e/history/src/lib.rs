@@ -13,9 +13,11 @@
 //!
 //! A [`GroupHistory`] is about the members of one consumer group on one topic.
 
+mod bounds;
 mod group;
 mod outage;
 
+pub use bounds::{ListedEnd, ListedStart, TimeLookup};
 pub use group::{Commit, Fetch, GroupHistory, Ownership};
 pub use outage::{Operation, Span, check_outages};
 
@@ -46,25 +48,22 @@ pub struct History {
     pub idempotent: bool,
     /// By partition: what lies below may be gone, because somebody asked for that.
     pub trimmed: BTreeMap<i32, i64>,
+    /// By partition: what lies below was deleted, as a broker has said.
+    pub deleted: BTreeMap<i32, i64>,
     /// Ends of partitions, as they were listed.
     pub ends: Vec<ListedEnd>,
+    /// Beginnings of partitions, as they were listed.
+    pub starts: Vec<ListedStart>,
+    /// Where times begin, as was listed.
+    pub lookups: Vec<TimeLookup>,
+    /// Times of records, as consumers saw them, ms.
+    pub times: BTreeMap<Place, i64>,
     /// For each connection to one broker: high watermarks (partition, offset) in the order they came.
     pub watermarks: Vec<Vec<(i32, i64)>>,
     /// For each group member that commits alone: what it did with the committed offset of a partition.
     pub commits: Vec<Vec<(i32, OffsetStep)>>,
     /// Times that the log gave to records (topics with LogAppendTime), ms.
     pub append_times: BTreeMap<Place, i64>,
-}
-
-/// An answer to ListOffsets for the end of a partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListedEnd {
-    /// The partition.
-    pub partition: i32,
-    /// The last offset that was acknowledged before the question was asked; -1: none.
-    pub acked: i64,
-    /// The offset of the next record, as the answer says.
-    pub listed: i64,
 }
 
 /// One step in the life of a committed offset.
@@ -100,6 +99,20 @@ pub enum Anomaly {
     Reordered { partition: i32, first: u64, second: u64 },
     /// ListOffsets does not know what was acknowledged before it was asked.
     StaleEnd { partition: i32, acked: i64, listed: i64 },
+    /// ListOffsets does not know what was deleted before it was asked, or more is gone than anybody asked for.
+    WrongStart {
+        partition: i32,
+        deleted: i64,
+        asked: i64,
+        listed: i64,
+    },
+    /// ListOffsets for a time gives another record than the first one.
+    WrongTime {
+        partition: i32,
+        time: i64,
+        first: i64,
+        listed: i64,
+    },
     /// A high watermark went backwards at one broker.
     WatermarkBack { partition: i32, before: i64, after: i64 },
     /// Log-append times go backwards in a partition.
@@ -204,7 +217,8 @@ impl History {
             found.extend(lost.take(limit));
         }
         found.extend(self.reordered(&seen).into_iter().take(limit));
-        found.extend(self.stale_ends().take(limit));
+        found.extend(self.wrong_bounds().take(limit));
+        found.extend(self.wrong_lookups().into_iter().take(limit));
         found.extend(
             self.watermarks
                 .iter()
@@ -323,15 +337,6 @@ impl History {
             }
         }
         found
-    }
-
-    fn stale_ends(&self) -> impl Iterator<Item = Anomaly> {
-        let stale = self.ends.iter().filter(|end| end.listed <= end.acked);
-        stale.map(|end| Anomaly::StaleEnd {
-            partition: end.partition,
-            acked: end.acked,
-            listed: end.listed,
-        })
     }
 
     fn times_back(&self) -> Vec<Anomaly> {

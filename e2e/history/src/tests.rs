@@ -279,3 +279,72 @@ fn time_in_which_something_was_broken_is_no_outage() {
     assert_eq!(check(0, 420).len(), 1, "100 before, 70 after");
     assert_eq!(check_outages(&[operation(0, 101)], &[], 50, 100).len(), 1);
 }
+
+fn with_starts(starts: &[(i64, i64, i64)]) -> History {
+    let start = |(deleted, asked, listed): &(i64, i64, i64)| ListedStart {
+        partition: 0,
+        deleted: *deleted,
+        asked: *asked,
+        listed: *listed,
+    };
+    History {
+        starts: starts.iter().map(start).collect(),
+        ..History::default()
+    }
+}
+
+#[test]
+fn a_log_begins_where_it_was_cut_and_no_further() {
+    // Asked for and not acknowledged yet: both are right.
+    assert_eq!(
+        with_starts(&[(0, 0, 0), (3, 3, 3), (3, 8, 3), (3, 8, 8)]).check(10),
+        []
+    );
+    for wrong in [(3, 8, 2), (3, 8, 9), (0, 0, 1), (5, 5, 0)] {
+        let found = with_starts(&[wrong]).check(10);
+        assert!(
+            matches!(found.as_slice(), [Anomaly::WrongStart { .. }]),
+            "{wrong:?}: {found:?}"
+        );
+    }
+}
+
+/// Records at 0, 1, 2… with these times; questions as (time, last acknowledged offset, answer).
+fn lookups(times: &[i64], lookups: &[(i64, i64, i64)]) -> Vec<Anomaly> {
+    let places = (0..).map(|offset| Place { partition: 0, offset });
+    let lookup = |(time, acked, listed): &(i64, i64, i64)| TimeLookup {
+        partition: 0,
+        time: *time,
+        acked: *acked,
+        listed: *listed,
+    };
+    let history = History {
+        times: places.zip(times.iter().copied()).collect(),
+        lookups: lookups.iter().map(lookup).collect(),
+        ..History::default()
+    };
+    history.check(10)
+}
+
+#[test]
+fn a_time_begins_with_the_first_record_that_is_late_enough() {
+    let times = [10, 40, 20, 30, 50];
+    // What is not acknowledged may be there or not.
+    let right = [
+        (5, 4, 0),
+        (20, 4, 1),
+        (45, 4, 4),
+        (45, 3, 4),
+        (45, 3, -1),
+        (60, 4, -1),
+        (5, -1, -1),
+    ];
+    assert_eq!(lookups(&times, &right), []);
+    for wrong in [(20, 4, 2), (20, 4, 0), (45, 4, -1), (15, 1, 3), (11, 4, 0)] {
+        let found = lookups(&times, &[wrong]);
+        assert!(
+            matches!(found.as_slice(), [Anomaly::WrongTime { .. }]),
+            "{wrong:?}: {found:?}"
+        );
+    }
+}

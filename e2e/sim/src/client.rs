@@ -1,5 +1,7 @@
 //! A small Kafka client over the simulated network: several requests in flight, every failure a value.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,6 +19,8 @@ const ANSWER: Duration = Duration::from_secs(8);
 
 /// A connection to a random broker; a new one after every failure.
 pub(crate) struct Client {
+    /// When batches were made, by their first value: a batch that is sent again is the same.
+    created: BTreeMap<u64, i64>,
     pub(crate) env: Env,
     bootstrap: Vec<String>,
     connection: Option<Stream>,
@@ -40,13 +44,32 @@ pub(crate) type Failure = String;
 pub(crate) struct Read {
     pub(crate) value: u64,
     pub(crate) offset: i64,
-    /// The time that the log gave it; -1: none.
-    pub(crate) append_time: i64,
+    /// Its time, ms.
+    pub(crate) time: i64,
+    /// The log gave it that time.
+    pub(crate) log_append_time: bool,
+}
+
+/// Records that a producer sends in one piece.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    /// Sequence number of the first record; -1: none.
+    pub(crate) sequence: i32,
+    /// The first value; they count up.
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+}
+
+impl Batch {
+    pub(crate) fn values(self) -> Range<u64> {
+        self.first..self.first + self.count
+    }
 }
 
 impl Client {
     pub(crate) fn new(env: Env, bootstrap: Vec<String>) -> Client {
         Client {
+            created: BTreeMap::new(),
             env,
             bootstrap,
             connection: None,
@@ -155,14 +178,18 @@ pub(crate) fn topic_name(name: &str) -> TopicName {
     TopicName(StrBytes::from_string(name.to_owned()))
 }
 
-/// A batch of one record.
-pub(crate) fn encode_batch(
-    now: i64,
-    producer: ProducerId,
-    sequence: i32,
-    value: u64,
-) -> Result<Bytes, Failure> {
-    let record = Record {
+impl Client {
+    /// The same bytes whenever it is asked for the same batch.
+    pub(crate) fn encode(&mut self, producer: ProducerId, batch: Batch) -> Result<Bytes, Failure> {
+        let now = self.env.now().0;
+        let created = *self.created.entry(batch.first).or_insert(now);
+        encode_batch(created, producer, batch)
+    }
+}
+
+/// A batch whose first record is `created` then; the others are a millisecond younger each.
+pub(crate) fn encode_batch(created: i64, producer: ProducerId, batch: Batch) -> Result<Bytes, Failure> {
+    let record = |(i, value): (i32, u64)| Record {
         transactional: false,
         control: false,
         delete_horizon: false,
@@ -170,27 +197,31 @@ pub(crate) fn encode_batch(
         producer_id: producer.id,
         producer_epoch: producer.epoch,
         timestamp_type: TimestampType::Creation,
-        offset: 0,
-        sequence,
-        timestamp: now,
+        offset: i64::from(i),
+        // Counting up even from "none": the encoder takes anything else for a new batch.
+        sequence: batch.sequence + i,
+        timestamp: created + i64::from(i),
         key: None,
         value: Some(Bytes::from(value.to_string())),
         headers: Default::default(),
     };
+    let records: Vec<Record> = (0..).zip(batch.values()).map(record).collect();
     let options = RecordEncodeOptions {
         version: 2,
         compression: Compression::None,
     };
     let mut out = BytesMut::new();
-    RecordBatchEncoder::encode(&mut out, [&record], &options).map_err(|error| error.to_string())?;
+    RecordBatchEncoder::encode(&mut out, &records, &options).map_err(|error| error.to_string())?;
     Ok(out.freeze())
 }
 
-/// The records from `offset` on in what a Fetch gave.
-pub(crate) fn decode_batches(records: &Bytes, offset: i64) -> Result<Vec<Read>, Failure> {
+/// The records from `offset` on in what a Fetch gave, and the number of batches.
+pub(crate) fn decode_batches(records: &Bytes, offset: i64) -> Result<(Vec<Read>, usize), Failure> {
     let mut found = Vec::new();
+    let mut count = 0;
     for batch in batches(records) {
         let (header, bytes) = batch.map_err(|error| error.to_string())?;
+        count += 1;
         kafka_wire::batch::verify(&bytes).map_err(|error| error.to_string())?;
         let log_append_time = header.attributes & (1 << 3) != 0;
         let decoded = RecordBatchDecoder::decode(&mut bytes.clone()).map_err(|error| error.to_string())?;
@@ -202,9 +233,14 @@ pub(crate) fn decode_batches(records: &Bytes, offset: i64) -> Result<Vec<Read>, 
             found.push(Read {
                 value,
                 offset: record.offset,
-                append_time: if log_append_time { header.max_timestamp } else { -1 },
+                time: if log_append_time {
+                    header.max_timestamp
+                } else {
+                    record.timestamp
+                },
+                log_append_time,
             });
         }
     }
-    Ok(found)
+    Ok((found, count))
 }

@@ -45,8 +45,8 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
     let net = world.net();
     let a_while = |longest: u64| Duration::from_millis(200 + env.random_below(longest));
     let say = |line: std::fmt::Arguments<'_>| lab.trace.add(env, line);
-    match env.random_below(100) {
-        // SIGKILL, or an orderly stop; then a new life.
+    match env.random_below(120) {
+        // SIGKILL, or an orderly stop; then a new life, sometimes long after.
         0..32 => {
             let Some(node) = world.take_random(env) else {
                 return;
@@ -58,7 +58,8 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
                 say(format_args!("kill {node}"));
                 world.kill(&node).await;
             }
-            env.sleep(a_while(3_500)).await;
+            let longest = if env.random_below(6) == 0 { 12_000 } else { 3_500 };
+            env.sleep(a_while(longest)).await;
             say(format_args!("start {node}"));
             world.start(&node);
             world.give_back(&node);
@@ -116,6 +117,63 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
         80..86 => {
             let node = world.random_node(env);
             set_clock(env, world, lab, &node);
+        }
+        // All its connections end, to nodes and to clients; what they have asked for goes on.
+        86..98 => {
+            let node = world.random_node(env);
+            say(format_args!("reset {node}"));
+            net.reset(&node);
+        }
+        // A client does not hear a broker, or is not heard.
+        98..104 => {
+            let broker = &lab.bootstrap[env.random_below(lab.bootstrap.len() as u64) as usize];
+            let broker = broker.trim_end_matches(":9092");
+            let clients = world.clients();
+            let client = &clients[env.random_below(clients.len() as u64) as usize];
+            let (from, to) = match env.random_below(2) {
+                0 => (broker, client.as_str()),
+                _ => (client.as_str(), broker),
+            };
+            say(format_args!("cut {from} to {to}"));
+            net.cut(from, to);
+            env.sleep(a_while(10_000)).await;
+            say(format_args!("mend {from} to {to}"));
+            net.mend(from, to);
+        }
+        // Nobody is left but the store.
+        104..106 => {
+            let nodes = world.names();
+            let nodes: Vec<String> = nodes.into_iter().filter(|node| world.take(node)).collect();
+            say(format_args!("kill {nodes:?}"));
+            for node in &nodes {
+                world.kill(node).await;
+            }
+            env.sleep(a_while(1_000)).await;
+            for node in &nodes {
+                say(format_args!("start {node}"));
+                world.start(node);
+                world.give_back(node);
+            }
+        }
+        // Who leads stands still while who follows is behind.
+        106..110 => {
+            let (one, other) = match env.random_below(2) {
+                0 => ("c0", "c1"),
+                _ => ("c1", "c0"),
+            };
+            if !world.take(one) {
+                return;
+            }
+            say(format_args!("cut {BUCKET} to {other}"));
+            net.cut(BUCKET, other);
+            env.sleep(a_while(1_500)).await;
+            say(format_args!("pause {one}"));
+            world.pause(one, true);
+            env.sleep(a_while(5_000)).await;
+            say(format_args!("resume {one}, mend {BUCKET} to {other}"));
+            net.mend(BUCKET, other);
+            world.pause(one, false);
+            world.give_back(one);
         }
         // One operation of the store fails, or crawls.
         _ => {

@@ -35,6 +35,8 @@ pub(crate) struct Topic {
     pub(crate) configs: &'static [(&'static str, &'static str)],
     /// Records vanish by retention: what the broker says is the beginning has to be believed.
     pub(crate) expires: bool,
+    /// So many records at least are kept by `retention.bytes`.
+    pub(crate) keeps: Option<i64>,
     pub(crate) id: Mutex<Uuid>,
     pub(crate) history: Mutex<History>,
 }
@@ -50,6 +52,7 @@ impl Topic {
             partitions: AtomicI32::new(partitions),
             configs,
             expires: false,
+            keeps: None,
             id: Mutex::default(),
             history: Mutex::new(History {
                 idempotent: true,
@@ -62,6 +65,14 @@ impl Topic {
         Topic {
             expires: true,
             ..self
+        }
+    }
+
+    /// As many records as have `retention.bytes` are kept of each partition, and no more.
+    pub(crate) fn keeping(self, records: i64) -> Topic {
+        Topic {
+            keeps: Some(records),
+            ..self.expiring()
         }
     }
 

@@ -3,8 +3,9 @@
 //! ```text
 //!  seed ─▶ world:    nodes (the shipped code) on a simulated clock, network and object store
 //!          workload: producers, consumers, groups, auditors, topics that come, grow and go
+//!          scale:    more metadata partitions, a coordinator that comes and goes
 //!          upgrade:  nodes of an earlier release that become those of this one
-//!          faults:   kills, pauses, cuts, splits, wrong clocks, a store that fails, loses answers and repeats itself
+//!          faults:   kills, pauses, cuts, splits, resets, wrong clocks, a store that fails, loses answers and repeats itself
 //!          verdict:  the checker of `history`, and a trace that must be the same for the same seed
 //! ```
 //!
@@ -24,6 +25,8 @@ mod group_requests;
 mod lab;
 pub mod mutations;
 mod requests;
+mod run;
+mod scale;
 mod store;
 mod upgrade;
 mod workload;
@@ -72,7 +75,7 @@ pub fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
         .enable_time()
         .start_paused(true)
         .build()?;
-    let outcome = runtime.block_on(world::run(scenario));
+    let outcome = runtime.block_on(run::run(scenario));
     // What is left of the nodes must not outlive the run.
     runtime.shutdown_background();
     outcome

@@ -43,4 +43,77 @@ pub const MUTATIONS: &[(&str, &str)] = &[
     ),
     ("forget-offsets", "a new leader knows no committed offsets"),
     ("forget-groups", "a new leader knows no members and no generation"),
+    (
+        "wrong-repeat",
+        "a repeated commit is answered with other offsets than the first",
+    ),
+    (
+        "revive-offsets",
+        "offsets of a deleted topic may still be committed",
+    ),
+    (
+        "format-early",
+        "new formats are written before they are finalised",
+    ),
+    (
+        "trim-unlogged",
+        "a deletion of records is answered and not logged",
+    ),
+    (
+        "forget-hand-over",
+        "files that are dead in one shard are never handed to the next",
+    ),
+    (
+        "lose-owner",
+        "a file is handed over to its next owner without the others",
+    ),
+    (
+        "retention-one-more",
+        "retention by bytes takes one batch too many",
+    ),
+    (
+        "expire-producers",
+        "producers are forgotten as soon as they pause",
+    ),
+    (
+        "rollback-half",
+        "what was judged and given up still counts for producers",
+    ),
+    ("forget-epochs", "a producer may go on in an epoch that is over"),
+    ("accept-gaps", "a batch may come before its predecessor"),
+    (
+        "take-over-live",
+        "a file that is handed over counts as dead, whatever this shard has of it",
+    ),
+    (
+        "keep-window",
+        "what a broker knows of a shard's end survives a gap in the news",
+    ),
+    ("believe-follower", "a follower is believed though it is behind"),
+    (
+        "commit-loser",
+        "of two uploads of a segment the first is committed, not the one that has ended",
+    ),
+    ("trust-reads", "what the store gives is served without a check"),
+    (
+        "wrong-object",
+        "batches are cut from another object than the one that holds them",
+    ),
+    (
+        "time-by-batch",
+        "ListOffsets for a time does not look into the batch",
+    ),
+    ("zombie-commits", "whoever once was a member may commit offsets"),
+    (
+        "forget-sagas",
+        "a new controller does not go on with what the one before has begun",
+    ),
+    (
+        "snapshot-without-producers",
+        "a state that comes from a snapshot knows no producers",
+    ),
+    (
+        "guess-group-shard",
+        "a broker that has heard of no shards yet asks the first one for a group",
+    ),
 ];

@@ -17,7 +17,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
-use crate::client::{Client, Failure, ProducerId, Read, decode_batches, encode_batch, topic_name};
+use crate::client::{Batch, Client, Failure, ProducerId, Read, decode_batches, topic_name};
 
 /// How long a broker may take for a produce request, ms: the least that it takes.
 const PRODUCE_TIMEOUT: i32 = 5_000;
@@ -40,7 +40,14 @@ pub(crate) struct Fetched {
     pub(crate) high_watermark: i64,
     pub(crate) log_start: i64,
     pub(crate) records: Vec<Read>,
+    pub(crate) batches: usize,
+    pub(crate) bytes: usize,
+    /// What was served is not what was produced.
+    pub(crate) corrupt: Option<String>,
 }
+
+/// How much a Fetch may give of each partition, bytes.
+pub(crate) const PLENTY: i32 = 1 << 20;
 
 pub(crate) fn refused(what: &str, code: i16) -> Failure {
     format!("{what}: error {code}")
@@ -140,23 +147,22 @@ impl Client {
         }
     }
 
-    /// Produces records of one partition, all in flight at once, one batch and request each, with pauses of up to `gap`. For each: the offset, or
+    /// Produces batches of one partition, all in flight at once, one request each, with pauses of up to `gap`. For each: the offset, or
     /// the error code, or why there is none.
     pub(crate) async fn produce(
         &mut self,
         topic: &str,
         partition: i32,
         producer: ProducerId,
-        records: &[(i32, u64)],
+        batches: &[Batch],
         gap: Duration,
     ) -> Vec<Result<Result<i64, i16>, Failure>> {
-        let now = self.env.now().0;
-        let requests: Result<Vec<ProduceRequest>, Failure> = records
+        let requests: Result<Vec<ProduceRequest>, Failure> = batches
             .iter()
-            .map(|(sequence, value)| {
+            .map(|batch| {
                 let data = PartitionProduceData::default()
                     .with_index(partition)
-                    .with_records(Some(encode_batch(now, producer, *sequence, *value)?));
+                    .with_records(Some(self.encode(producer, *batch)?));
                 let topic = TopicProduceData::default()
                     .with_name(topic_name(topic))
                     .with_partition_data(vec![data]);
@@ -169,7 +175,7 @@ impl Client {
             .collect();
         let requests = match requests {
             Ok(requests) => requests,
-            Err(failure) => return vec![Err(failure); records.len()],
+            Err(failure) => return vec![Err(failure); batches.len()],
         };
         let answers = self.pipeline(&requests, 8, gap).await.into_iter();
         let outcome = |answer: Result<kafka_protocol::messages::ProduceResponse, Failure>| {
@@ -187,14 +193,14 @@ impl Client {
         answers.map(outcome).collect()
     }
 
-    /// Fetches from all positions at once.
-    pub(crate) async fn fetch(&mut self, positions: &[Position]) -> Result<Vec<Fetched>, Failure> {
+    /// Fetches from all positions at once, up to `most` bytes of each partition.
+    pub(crate) async fn fetch(&mut self, positions: &[Position], most: i32) -> Result<Vec<Fetched>, Failure> {
         let mut topics: Vec<FetchTopic> = Vec::new();
         for at in positions {
             let partition = FetchPartition::default()
                 .with_partition(at.partition)
                 .with_fetch_offset(at.offset)
-                .with_partition_max_bytes(1 << 20);
+                .with_partition_max_bytes(most);
             match topics.last_mut().filter(|topic| topic.topic_id == at.topic) {
                 Some(topic) => topic.partitions.push(partition),
                 None => topics.push(
@@ -224,13 +230,21 @@ impl Client {
                     .find(|at| at.topic == topic.topic_id && at.partition == data.partition_index);
                 let asked = asked.ok_or_else(missing)?;
                 let records = data.records.unwrap_or_else(Bytes::new);
+                let bytes = records.len();
+                let (records, batches, corrupt) = match decode_batches(&records, asked.offset) {
+                    Ok((records, batches)) => (records, batches, None),
+                    Err(failure) => (Vec::new(), 0, Some(failure)),
+                };
                 found.push(Fetched {
                     topic: topic.topic_id,
                     partition: data.partition_index,
                     error: data.error_code,
                     high_watermark: data.high_watermark,
                     log_start: data.log_start_offset,
-                    records: decode_batches(&records, asked.offset)?,
+                    records,
+                    batches,
+                    bytes,
+                    corrupt,
                 });
             }
         }

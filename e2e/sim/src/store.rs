@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +70,8 @@ struct Fate {
     late: bool,
     /// It has its effect again, so much later.
     again: Option<Duration>,
+    /// Of a deletion of many a part fails; of a reading one bit is wrong.
+    spoilt: bool,
 }
 
 impl Bucket {
@@ -98,12 +101,33 @@ impl Bucket {
         self.weather.lock().broken.clone()
     }
 
+    /// Keys of the WAL objects that are there.
+    pub(crate) async fn objects(&self) -> Vec<String> {
+        let listed = self.memory.list(wal::PREFIX, None, usize::MAX).await;
+        listed
+            .unwrap_or_default()
+            .into_iter()
+            .map(|object| object.key)
+            .collect()
+    }
+
     /// The store as the node `host` sees it.
     pub(crate) fn seen_from(self: &Arc<Self>, host: &str) -> View {
         View {
             bucket: self.clone(),
             host: host.to_owned(),
         }
+    }
+
+    /// What comes of a read that is spoilt: bytes of WAL objects carry checksums of their producers, wherever they have been.
+    fn damaged(&self, key: &str, bytes: Bytes, spoilt: bool) -> Bytes {
+        if !spoilt || !key.starts_with(wal::PREFIX) || bytes.is_empty() {
+            return bytes;
+        }
+        let mut bytes = bytes.to_vec();
+        let at = self.env.random_below(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << self.env.random_below(8);
+        bytes.into()
     }
 
     fn fate(&self, operation: Operation, key: &str) -> Fate {
@@ -114,6 +138,7 @@ impl Bucket {
             answer_lost: None,
             late: false,
             again: None,
+            spoilt: false,
         };
         let mut weather = self.weather.lock();
         if !weather.drizzle {
@@ -131,6 +156,9 @@ impl Bucket {
             }
             30..40 => fate.delay += Duration::from_millis(env.random_below(2_500)),
             40..60 => fate.again = Some(Duration::from_millis(env.random_below(5_000))),
+            // Both are rare.
+            60..100 => fate.spoilt = operation == Operation::Get,
+            100..300 => fate.spoilt = operation == Operation::Delete,
             _ => {}
         }
         let now = env.instant();
@@ -162,7 +190,7 @@ impl View {
         &self,
         operation: Operation,
         key: &str,
-        effect: impl Fn(Arc<Bucket>) -> F + Send + 'static,
+        effect: impl Fn(Arc<Bucket>, bool) -> F + Send + 'static,
     ) -> Result<T, BlobError>
     where
         F: Future<Output = Result<T, BlobError>> + Send + 'static,
@@ -183,15 +211,15 @@ impl View {
             self.bucket.env.sleep(fate.delay).await;
             return Err(error);
         }
-        let (delay, again) = (fate.delay, fate.again);
+        let (delay, again, spoilt) = (fate.delay, fate.again, fate.spoilt);
         let working = self.bucket.env.spawn(async move {
             bucket.env.sleep(delay).await;
-            let result = effect(bucket.clone()).await;
+            let result = effect(bucket.clone(), spoilt).await;
             if let Some(after) = again {
                 let copy = bucket.clone();
                 bucket.env.spawn(async move {
                     copy.env.sleep(after).await;
-                    let _ = effect(copy.clone()).await;
+                    let _ = effect(copy.clone(), false).await;
                 });
             }
             result
@@ -227,16 +255,23 @@ impl View {
 impl BlobStore for View {
     async fn put(&self, key: &str, body: Vec<Bytes>) -> Result<(), BlobError> {
         let name = key.to_owned();
-        let effect = move |bucket: Arc<Bucket>| {
+        let effect = move |bucket: Arc<Bucket>, _| {
             let (name, body) = (name.clone(), body.clone());
             async move { bucket.memory.put(&name, body).await }
         };
         self.request(Operation::Put, key, effect).await
     }
 
+    /// The bytes are taken as the request is made: the file may be gone when a copy of the request arrives.
+    async fn put_file(&self, key: &str, path: &Path) -> Result<(), BlobError> {
+        let read = std::fs::read(path);
+        let body = read.map_err(|error| BlobError::Unavailable(format!("{}: {error}", path.display())))?;
+        self.put(key, vec![body.into()]).await
+    }
+
     async fn put_if_absent(&self, key: &str, body: Vec<Bytes>) -> Result<PutOutcome, BlobError> {
         let name = key.to_owned();
-        let effect = move |bucket: Arc<Bucket>| {
+        let effect = move |bucket: Arc<Bucket>, _| {
             let (name, body) = (name.clone(), body.clone());
             async move { bucket.memory.put_if_absent(&name, body).await }
         };
@@ -245,9 +280,9 @@ impl BlobStore for View {
 
     async fn get(&self, key: &str) -> Result<Bytes, BlobError> {
         let name = key.to_owned();
-        let effect = move |bucket: Arc<Bucket>| {
+        let effect = move |bucket: Arc<Bucket>, spoilt| {
             let name = name.clone();
-            async move { bucket.memory.get(&name).await }
+            async move { Ok(bucket.damaged(&name, bucket.memory.get(&name).await?, spoilt)) }
         };
         let result = self.request(Operation::Get, key, effect).await;
         self.missing(key, &result);
@@ -256,9 +291,9 @@ impl BlobStore for View {
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, BlobError> {
         let name = key.to_owned();
-        let effect = move |bucket: Arc<Bucket>| {
+        let effect = move |bucket: Arc<Bucket>, spoilt| {
             let (name, range) = (name.clone(), range.clone());
-            async move { bucket.memory.get_range(&name, range).await }
+            async move { Ok(bucket.damaged(&name, bucket.memory.get_range(&name, range).await?, spoilt)) }
         };
         let result = self.request(Operation::Get, key, effect).await;
         self.missing(key, &result);
@@ -267,7 +302,7 @@ impl BlobStore for View {
 
     async fn head(&self, key: &str) -> Result<Option<ObjectMeta>, BlobError> {
         let name = key.to_owned();
-        let effect = move |bucket: Arc<Bucket>| {
+        let effect = move |bucket: Arc<Bucket>, _| {
             let name = name.clone();
             async move { bucket.memory.head(&name).await }
         };
@@ -281,7 +316,7 @@ impl BlobStore for View {
         limit: usize,
     ) -> Result<Vec<ObjectMeta>, BlobError> {
         let (start, after) = (prefix.to_owned(), start_after.map(str::to_owned));
-        let effect = move |bucket: Arc<Bucket>| {
+        let effect = move |bucket: Arc<Bucket>, _| {
             let (start, after) = (start.clone(), after.clone());
             async move { bucket.memory.list(&start, after.as_deref(), limit).await }
         };
@@ -291,9 +326,15 @@ impl BlobStore for View {
     async fn delete_many(&self, keys: &[String]) -> Result<Vec<(String, BlobError)>, BlobError> {
         let first = keys.first().cloned().unwrap_or_default();
         let keys = keys.to_vec();
-        let effect = move |bucket: Arc<Bucket>| {
+        let effect = move |bucket: Arc<Bucket>, spoilt: bool| {
             let keys = keys.clone();
-            async move { bucket.memory.delete_many(&keys).await }
+            async move {
+                let (now, later) = keys.split_at(if spoilt { keys.len() / 2 } else { keys.len() });
+                let mut failed = bucket.memory.delete_many(now).await?;
+                let refused = |key: &String| (key.clone(), BlobError::Throttled(format!("simulated: {key}")));
+                failed.extend(later.iter().map(refused));
+                Ok(failed)
+            }
         };
         self.request(Operation::Delete, &first, effect).await
     }

@@ -24,6 +24,8 @@ const NEWEST: i16 = FeatureLevels::SUPPORTED.max.0;
 const PAUSE: Duration = Duration::from_millis(100);
 /// The next node's turn comes when this one is ready, but no later than after this.
 const READY: Duration = Duration::from_secs(5);
+/// After an upgrade that was undone everything is served again within this time, whatever else goes wrong.
+const UNDONE: Duration = Duration::from_secs(40);
 /// An old node that comes late is watched for so long.
 const LATE: Duration = Duration::from_secs(3);
 
@@ -48,6 +50,7 @@ pub(crate) async fn run(env: Env, world: Arc<World>, lab: Arc<Lab>) {
         for name in &some {
             replace(&env, &world, &lab, name, Release::First).await;
         }
+        check_undone(&env, &lab).await;
     }
     for name in shuffled(&env, &world) {
         replace(&env, &world, &lab, &name, Release::This).await;
@@ -80,6 +83,26 @@ pub(crate) async fn run(env: Env, world: Arc<World>, lab: Arc<Lab>) {
         world.give_back(&late);
         let to = clock(&env);
         lab.faults.lock().push(Span { from, to });
+    }
+}
+
+/// Nothing that the new nodes have written stands in the way of the old ones.
+async fn check_undone(env: &Env, lab: &Lab) {
+    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let end = env.instant() + UNDONE;
+    for topic in &lab.topics {
+        while let Err(failure) = client.offsets(topic.name, topic.partitions(), -1).await {
+            if env.instant() >= end {
+                let name = topic.name;
+                lab.broken(
+                    env,
+                    format!("{name} is not served after an upgrade that was undone: {failure}"),
+                );
+                return;
+            }
+            client.disconnect();
+            env.sleep(PAUSE).await;
+        }
     }
 }
 

@@ -1,35 +1,26 @@
-//! The nodes of a run, and the run itself.
+//! The nodes of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use anyhow::Context;
 use blob::SharedStore;
 use broker::config::{Config, Tuning};
 use broker::server::Node;
-use env::{Env, JoinHandle, SimNet, Simulation};
-use futures::future::join_all;
-use history::{Anomaly, check_outages};
+use env::{Env, SimNet, Simulation};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use types::FeatureLevels;
 
-use crate::client::Client;
-use crate::lab::{Lab, Topic, Trace};
+use crate::lab::Trace;
+use crate::scale;
 use crate::store::{BUCKET, Bucket};
-use crate::workload::{self, Work};
-use crate::{Outcome, Scenario, faults, upgrade};
 
-/// A cluster that has not come to rest after this long, in simulated time, is stuck.
-const LIMIT: Duration = Duration::from_secs(180);
-/// What is promised (docs/simulation.md): so long after a fault has ended everything works again,
-const RECOVERY: i64 = 20_000;
-/// and no request, repeated as clients do, takes longer than this. Both in ms.
-const LONGEST: i64 = 12_000;
 /// How long dead objects are kept.
-const GRACE: Duration = Duration::from_secs(24);
+pub(crate) const GRACE: Duration = Duration::from_secs(24);
+/// How long files that are gone are remembered: longer than a request can be on its way.
+const TOMBSTONES: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(30);
 
 /// All nodes of a cluster.
@@ -40,11 +31,20 @@ pub(crate) struct World {
     running: Mutex<BTreeMap<String, Life>>,
     /// Nodes of the first release.
     old: Mutex<BTreeSet<String>>,
+    /// Hosts of clients.
+    clients: Mutex<Vec<String>>,
     /// Nodes that a fault is about.
     taken: Mutex<BTreeSet<String>>,
+    /// Nodes that are no part of the cluster now.
+    absent: Mutex<BTreeSet<String>>,
+    /// Partitions of `__diskless_metadata`, for nodes that start.
+    shards: AtomicU32,
     /// The views of the nodes; they survive a kill, as files do.
     dir: TempDir,
 }
+
+/// Partitions of `__diskless_metadata` at first.
+const SHARDS: u32 = 3;
 
 /// Which formats a node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,53 @@ struct Life {
 }
 
 impl World {
+    /// Nodes that have yet to be started.
+    pub(crate) fn new(seed: u64, trace: Trace) -> anyhow::Result<Arc<World>> {
+        let simulation = Simulation::new(seed);
+        let dir = match std::fs::metadata("/dev/shm") {
+            Ok(memory) if memory.is_dir() => TempDir::new_in("/dev/shm")?,
+            _ => tempfile::tempdir()?,
+        };
+        let mut configs = BTreeMap::new();
+        for (i, (zone, broker_zone)) in (0..).zip(["a", "b", "c"].into_iter().zip(broker_zones(seed))) {
+            let (coordinator, broker) = (format!("c{i}"), format!("b{i}"));
+            configs.insert(
+                coordinator.clone(),
+                config(&dir, i, &coordinator, zone, "coordinator")?,
+            );
+            let of_broker = config(&dir, 1000 + i, &broker, broker_zone, "broker")?;
+            configs.insert(broker, of_broker);
+        }
+        Ok(Arc::new(World {
+            bucket: Bucket::new(simulation.node(BUCKET), simulation.net().clone(), trace),
+            simulation,
+            configs,
+            running: Mutex::default(),
+            old: Mutex::default(),
+            clients: Mutex::default(),
+            taken: Mutex::default(),
+            absent: Mutex::new(BTreeSet::from([scale::SPARE.to_owned()])),
+            shards: AtomicU32::new(SHARDS),
+            dir,
+        }))
+    }
+
+    pub(crate) fn simulation(&self) -> &Simulation {
+        &self.simulation
+    }
+
+    /// The host of a client.
+    pub(crate) fn client(&self, host: String) -> Env {
+        let env = self.simulation.node(&host);
+        self.clients.lock().push(host);
+        env
+    }
+
+    /// Deletes what a node has on its disk.
+    pub(crate) fn wipe(&self, name: &str) {
+        std::fs::remove_dir_all(self.dir.path().join(name)).ok();
+    }
+
     pub(crate) fn net(&self) -> &SimNet {
         self.simulation.net()
     }
@@ -70,12 +117,36 @@ impl World {
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        self.configs.keys().cloned().collect()
+        let absent = self.absent.lock();
+        let names = self.configs.keys().filter(|name| !absent.contains(*name));
+        names.cloned().collect()
+    }
+
+    pub(crate) fn clients(&self) -> Vec<String> {
+        self.clients.lock().clone()
     }
 
     pub(crate) fn random_node(&self, env: &Env) -> String {
-        let index = usize::try_from(env.random_below(self.configs.len() as u64)).unwrap_or(0);
-        self.configs.keys().nth(index).cloned().unwrap_or_default()
+        let mut names = self.names();
+        let index = usize::try_from(env.random_below(names.len() as u64)).unwrap_or(0);
+        names.swap_remove(index)
+    }
+
+    /// A node that was no part of the cluster becomes one.
+    pub(crate) fn add(&self, name: &str) {
+        self.absent.lock().remove(name);
+        self.start(name);
+    }
+
+    /// A node that is stopped for good.
+    pub(crate) async fn remove(&self, name: &str) {
+        self.absent.lock().insert(name.to_owned());
+        self.stop(name).await;
+    }
+
+    /// From their next starts on nodes want so many partitions of `__diskless_metadata`.
+    pub(crate) fn want_shards(&self, shards: u32) {
+        self.shards.store(shards, Relaxed);
     }
 
     /// A random node for one fault alone; `None`: another fault has it.
@@ -150,6 +221,7 @@ impl World {
         if self.old.lock().contains(name) {
             config.tuning.supported = FeatureLevels::FIRST_RELEASE;
         }
+        config.coordinator.metadata_partitions = self.shards.load(Relaxed);
         let env = self.simulation.node(name);
         let started: Arc<Mutex<Option<Node>>> = Arc::default();
         let life = Life {
@@ -188,7 +260,18 @@ fn tuning() -> Tuning {
     tuning.jobs.file_interval = Duration::from_millis(500);
     tuning.jobs.result_expiry = Duration::from_secs(60);
     tuning.jobs.expiry_interval = Duration::from_secs(5);
+    tuning.jobs.tombstone_expiry = TOMBSTONES;
     tuning
+}
+
+/// Where the three brokers are. Those that share a zone read the bucket for each other.
+fn broker_zones(seed: u64) -> [&'static str; 3] {
+    match seed % 4 {
+        0 => ["a", "b", "c"],
+        1 => ["a", "a", "a"],
+        2 => ["a", "a", "b"],
+        _ => ["a", "b", "b"],
+    }
 }
 
 fn config(dir: &TempDir, id: i32, host: &str, zone: &str, role: &str) -> anyhow::Result<Config> {
@@ -212,6 +295,10 @@ fn config(dir: &TempDir, id: i32, host: &str, zone: &str, role: &str) -> anyhow:
     std::fs::write(&file, text)?;
     let mut config = Config::load(&file)?;
     config.tuning = tuning();
+    config.fetch.read_timeout_ms = 10_000;
+    config.fetch.coordinates_max_age_ms = 6_000;
+    config.orphan_scan.interval_ms = 5_000;
+    config.orphan_scan.min_age_ms = 5_000;
     // One broker writes every request as an object of its own, one gathers as much as it can.
     match host {
         "b0" => config.produce.puts_per_second = 1_000,
@@ -219,273 +306,4 @@ fn config(dir: &TempDir, id: i32, host: &str, zone: &str, role: &str) -> anyhow:
         _ => {}
     }
     Ok(config)
-}
-
-/// Runs `scenario` and judges it.
-pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
-    let simulation = Simulation::new(scenario.seed);
-    let dir = match std::fs::metadata("/dev/shm") {
-        Ok(memory) if memory.is_dir() => TempDir::new_in("/dev/shm")?,
-        _ => tempfile::tempdir()?,
-    };
-    let trace = Trace::default();
-    let bucket = Bucket::new(simulation.node(BUCKET), simulation.net().clone(), trace.clone());
-    let mut configs = BTreeMap::new();
-    for (id, zone) in [(0, "a"), (1, "b")] {
-        let host = format!("c{id}");
-        configs.insert(host.clone(), config(&dir, id, &host, zone, "coordinator")?);
-    }
-    let mut bootstrap = Vec::new();
-    for (i, zone) in (0..).zip(["a", "b", "c"]) {
-        let host = format!("b{i}");
-        bootstrap.push(format!("{host}:9092"));
-        configs.insert(host.clone(), config(&dir, 1000 + i, &host, zone, "broker")?);
-    }
-    let lab = Arc::new(Lab {
-        trace: trace.clone(),
-        bootstrap,
-        topics: topics(),
-        ..Lab::default()
-    });
-    let world = Arc::new(World {
-        simulation,
-        bucket,
-        configs,
-        running: Mutex::default(),
-        old: Mutex::default(),
-        taken: Mutex::default(),
-        dir,
-    });
-    let names = world.names();
-    for name in &names {
-        world.install(name, upgrade::first_release(scenario.seed));
-        world.start(name);
-    }
-    let env = world.simulation.node("test");
-    let ended = env.timeout(LIMIT, live(&env, &world, &lab, scenario)).await;
-    for name in &names {
-        world.kill(name).await;
-    }
-    let mut anomalies = match ended {
-        Ok(result) => {
-            result?;
-            let mut found = judge(&lab);
-            found.extend(lab.group.lock().unconsumed(&lab.topic("grown").history.lock(), 5));
-            found
-        }
-        // What was seen so far may say why.
-        Err(_) => {
-            let mut found = judge_unfinished(&lab);
-            let to = i64::try_from(LIMIT.as_millis())?;
-            let what = "all of it: the run does not come to its end".to_owned();
-            found.push(Anomaly::Unavailable { what, from: 0, to });
-            found
-        }
-    };
-    let broken = world.bucket.broken().into_iter();
-    anomalies.extend(broken.map(|what| Anomaly::Broken { what }));
-    Ok(Outcome {
-        acknowledged: lab
-            .topics
-            .iter()
-            .map(|topic| topic.history.lock().acked.len())
-            .sum(),
-        anomalies,
-        trace: trace.lines(),
-    })
-}
-
-fn topics() -> Vec<Topic> {
-    const FOREVER: (&str, &str) = ("retention.ms", "-1");
-    vec![
-        // Nothing is ever deleted here.
-        Topic::new("events", 4, &[FOREVER]),
-        // Beginnings are deleted by request.
-        Topic::new(
-            "short",
-            2,
-            &[FOREVER, ("message.timestamp.type", "LogAppendTime")],
-        ),
-        // Producers without idempotence.
-        Topic::new("plain", 2, &[FOREVER]),
-        // It grows. A group reads it.
-        Topic::new("grown", 2, &[FOREVER]),
-        Topic::new("kept", 2, &[("retention.ms", "3000")]).expiring(),
-    ]
-}
-
-async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario) -> anyhow::Result<()> {
-    form(env, lab).await?;
-    world.bucket.drizzle(true);
-    faults::set_clocks(env, world, lab);
-    let mut number = 0;
-    let mut node = |name: &str| {
-        number += 1;
-        world.simulation.node(&format!("{name}{number}"))
-    };
-    let mut troubles = Vec::new();
-    for _ in 0..2 {
-        let node = node("trouble");
-        let run = faults::run(node.clone(), world.clone(), lab.clone(), scenario.trouble);
-        troubles.push(node.spawn(run));
-    }
-    let mut producers: Vec<JoinHandle<()>> = Vec::new();
-    for (first, topic, lives) in [
-        (1_000_000, "events", 4),
-        // Short lives: most batches are the first ones of a producer.
-        (2_000_000, "events", 16),
-        (3_000_000, "short", 4),
-        (7_000_000, "grown", 4),
-    ] {
-        let work = Work {
-            first,
-            lives,
-            bursts: scenario.bursts * 4 / lives,
-            pause: 500,
-        };
-        let node = node("producer");
-        producers.push(node.spawn(workload::produce_idempotent(
-            node.clone(),
-            lab.clone(),
-            topic,
-            work,
-        )));
-    }
-    for (first, topic) in [(4_000_000, "plain"), (5_000_000, "kept")] {
-        let node = node("producer");
-        let (lab, count) = (lab.clone(), scenario.bursts * 15);
-        producers.push(node.spawn(workload::produce_once(
-            node.clone(),
-            lab,
-            topic,
-            first,
-            count,
-            500,
-        )));
-    }
-    let mut clients: Vec<JoinHandle<()>> = Vec::new();
-    for i in 0..2 {
-        let node = node("consumer");
-        let run = workload::consume(node.clone(), lab.clone(), format!("consumer {i}"));
-        clients.push(node.spawn(run));
-    }
-    let auditor = node("auditor");
-    let topics = &["events", "short", "plain", "grown"];
-    clients.push(auditor.spawn(workload::audit(auditor.clone(), lab.clone(), topics)));
-    let committer = node("committer");
-    let run = workload::commit_offsets(committer.clone(), lab.clone(), "events", "group".to_owned());
-    clients.push(committer.spawn(run));
-    let readers = node("readers");
-    let run = workload::run_group(
-        readers.clone(),
-        world.simulation.clone(),
-        lab.clone(),
-        "grown",
-        scenario.trouble,
-    );
-    clients.push(readers.spawn(run));
-    let grower = node("grower");
-    clients.push(grower.spawn(workload::grow(grower.clone(), lab.clone(), "grown", 5)));
-    let deleter = node("deleter");
-    clients.push(deleter.spawn(workload::delete_records(deleter.clone(), lab.clone(), "short")));
-    let temporary = node("temporary");
-    let run = workload::come_and_go(temporary.clone(), lab.clone(), "temporary".to_owned(), 6_000_000);
-    clients.push(temporary.spawn(run));
-
-    let upgrade = (upgrade::first_release(scenario.seed) == Release::First).then(|| {
-        let node = node("upgrader");
-        node.spawn(upgrade::run(node.clone(), world.clone(), lab.clone()))
-    });
-
-    for trouble in troubles {
-        trouble.await.context("the faults were ended")?;
-    }
-    world.net().heal();
-    world.bucket.drizzle(false);
-    lab.trace.add(env, "mended");
-    if let Some(upgrade) = upgrade {
-        upgrade.await.context("the upgrade was ended")?;
-    }
-    for producer in producers {
-        producer.await.context("a producer was ended")?;
-    }
-    lab.quiet.store(true, Relaxed);
-    lab.trace.add(env, "quiet");
-    for client in clients {
-        client.await.context("a client was ended")?;
-    }
-    // By now every dead object is deleted. Nothing but the bucket survives; one who comes later reads the same.
-    env.sleep(GRACE + GRACE / 2).await;
-    for name in world.names() {
-        world.kill(&name).await;
-        lab.trace.add(env, format_args!("start {name} with nothing"));
-        std::fs::remove_dir_all(world.dir.path().join(&name)).ok();
-        world.start(&name);
-    }
-    workload::consume(env.clone(), lab.clone(), "late consumer".to_owned()).await;
-    upgrade::check(env, lab).await;
-    Ok(())
-}
-
-/// Waits for the cluster and makes the topics.
-async fn form(env: &Env, lab: &Arc<Lab>) -> anyhow::Result<()> {
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
-    for topic in &lab.topics {
-        let id = loop {
-            env.sleep(Duration::from_millis(200)).await;
-            client.disconnect();
-            if client
-                .create(topic.name, topic.partitions(), topic.configs)
-                .await
-                .is_err()
-            {
-                continue;
-            }
-            if let Ok(Some((id, partitions))) = client.describe(topic.name).await
-                && partitions == topic.partitions()
-            {
-                break id;
-            }
-        };
-        *topic.id.lock() = id;
-        lab.trace.add(env, format_args!("topic {} is {id}", topic.name));
-    }
-    // Every broker has to know them before a consumer asks it.
-    let everywhere = lab.bootstrap.iter().map(|broker| {
-        let mut client = Client::new(env.clone(), vec![broker.clone()]);
-        async move {
-            for topic in &lab.topics {
-                while !matches!(client.describe(topic.name).await, Ok(Some((_, n))) if n == topic.partitions())
-                {
-                    env.sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    });
-    join_all(everywhere).await;
-    Ok(())
-}
-
-fn judge(lab: &Lab) -> Vec<Anomaly> {
-    let mut found = lab.found.lock().clone();
-    for topic in &lab.topics {
-        let history = topic.history.lock();
-        found.extend(history.check(5));
-        found.extend(history.check_assigned(5));
-    }
-    for history in lab.past.lock().iter() {
-        found.extend(history.check(5));
-        found.extend(history.check_assigned(5));
-    }
-    found.extend(lab.group.lock().check(5));
-    let outages = check_outages(&lab.operations.lock(), &lab.faults.lock(), RECOVERY, LONGEST);
-    found.extend(outages.into_iter().take(5));
-    found
-}
-
-/// The same before consumers have come to the end: what is missing may still come.
-fn judge_unfinished(lab: &Lab) -> Vec<Anomaly> {
-    let mut found = judge(lab);
-    found.retain(|anomaly| !matches!(anomaly, Anomaly::Lost { .. }));
-    found
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use e2e::netns::{Network, Place};
 use e2e::node::{Cluster, Node};
+use e2e::postgres::Postgres;
 use e2e::s3_proxy::{Fault as StoreFault, Proxy, Rule, Verb};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -30,12 +31,17 @@ enum Fault {
     /// The second does not hear the first.
     OneWay(usize, usize),
     CutStore(usize),
+    KillDatabase,
+    PauseDatabase,
+    /// Every connection of a node to it ends, perhaps after its COMMIT.
+    HangUp,
 }
 
 pub struct Nemesis<'a> {
     pub cluster: &'a mut Cluster,
     pub proxy: &'a Proxy,
     pub network: Option<&'a Network>,
+    pub database: Option<&'a mut Postgres>,
     pub journal: Vec<String>,
     random: StdRng,
     start: Instant,
@@ -47,11 +53,13 @@ impl<'a> Nemesis<'a> {
         cluster: &'a mut Cluster,
         proxy: &'a Proxy,
         network: Option<&'a Network>,
+        database: Option<&'a mut Postgres>,
     ) -> Nemesis<'a> {
         Nemesis {
             cluster,
             proxy,
             network,
+            database,
             journal: Vec::new(),
             random: StdRng::seed_from_u64(seed),
             start: Instant::now(),
@@ -64,11 +72,12 @@ impl<'a> Nemesis<'a> {
             let mut faults = vec![match world {
                 World::Loopback => self.process_fault(),
                 World::Namespaces => self.network_fault(),
+                World::Database => self.database_fault(),
             }];
             if self.random.random_ratio(1, 3) {
                 faults.push(match world {
                     World::Loopback => self.store_fault(),
-                    World::Namespaces => self.process_fault(),
+                    World::Namespaces | World::Database => self.process_fault(),
                 });
             } else if world == World::Loopback && self.random.random_ratio(1, 2) {
                 faults = vec![self.store_fault()];
@@ -108,6 +117,15 @@ impl<'a> Nemesis<'a> {
             1 => Fault::CutStore(one),
             2 => Fault::Cut(one, other),
             _ => Fault::OneWay(one, other),
+        }
+    }
+
+    fn database_fault(&mut self) -> Fault {
+        match self.random.random_range(0..4) {
+            0 => Fault::KillDatabase,
+            1 => Fault::PauseDatabase,
+            2 => Fault::HangUp,
+            _ => self.store_fault(),
         }
     }
 
@@ -167,6 +185,10 @@ impl<'a> Nemesis<'a> {
                 ],
             ),
             (
+                "deletions that fail in part",
+                vec![Rule::new(StoreFault::RefuseSome).on(Verb::Delete, "")],
+            ),
+            (
                 "slow",
                 vec![Rule::new(StoreFault::Delay { ms: 1_500 }).share(0.3)],
             ),
@@ -196,6 +218,9 @@ impl<'a> Nemesis<'a> {
                 format!("node {to} does not hear node {from}")
             }
             Fault::CutStore(node) => format!("node {} does not hear the store", self.node(*node).id),
+            Fault::KillDatabase => "the database is killed".to_owned(),
+            Fault::PauseDatabase => "the database is paused".to_owned(),
+            Fault::HangUp => "the database hangs up".to_owned(),
         }
     }
 
@@ -216,6 +241,13 @@ impl<'a> Nemesis<'a> {
                 self.net()?.drop_packets(&from.host, &to)?;
             }
             Fault::CutStore(node) => self.net()?.cut_port(&self.place(*node)?, self.proxy.port())?,
+            Fault::KillDatabase => self.database()?.kill(),
+            Fault::PauseDatabase => self.database()?.signal("STOP"),
+            Fault::HangUp => {
+                self.database()?.psql(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'diskless'",
+                )?;
+            }
         }
         Ok(())
     }
@@ -229,6 +261,9 @@ impl<'a> Nemesis<'a> {
             Fault::Isolate(_) | Fault::Cut(..) | Fault::OneWay(..) | Fault::CutStore(_) => {
                 self.net()?.heal()?
             }
+            Fault::KillDatabase => self.database()?.run()?,
+            Fault::PauseDatabase => self.database()?.signal("CONT"),
+            Fault::HangUp => {}
         }
         Ok(())
     }
@@ -281,6 +316,11 @@ impl<'a> Nemesis<'a> {
 
     fn net(&self) -> anyhow::Result<&'a Network> {
         self.network.ok_or_else(|| anyhow::anyhow!("there is no network"))
+    }
+
+    fn database(&mut self) -> anyhow::Result<&mut Postgres> {
+        let database = self.database.as_deref_mut();
+        database.ok_or_else(|| anyhow::anyhow!("there is no database"))
     }
 
     fn note(&mut self, text: String) {

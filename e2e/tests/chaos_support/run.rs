@@ -11,6 +11,7 @@ use e2e::clients::Library;
 use e2e::history::History;
 use e2e::netns::Network;
 use e2e::node::{Cluster, Plan};
+use e2e::postgres::Postgres;
 use e2e::s3::S3Server;
 use e2e::s3_proxy::{Profile, Proxy};
 use e2e::wire::Wire;
@@ -41,6 +42,8 @@ pub enum World {
     Loopback,
     /// Each in a network namespace: the network fails, and processes.
     Namespaces,
+    /// All on loopback, the metadata log in PostgreSQL: the database fails, and processes.
+    Database,
 }
 
 /// A setting of the environment.
@@ -57,21 +60,33 @@ pub fn run(world: World, seed: u64) -> anyhow::Result<()> {
     let start = Instant::now();
     let s3 = S3Server::start()?;
     let network = match world {
-        World::Loopback => None,
+        World::Loopback | World::Database => None,
         World::Namespaces => Some(Arc::new(Network::new()?)),
     };
     let host = network
         .as_ref()
         .map_or("127.0.0.1".to_owned(), |network| network.host());
     let proxy = Proxy::start(&host, &s3.endpoint(), Some(Profile::S3_STANDARD), seed)?;
+    let mut database = match world {
+        World::Database => Some(Postgres::start()?),
+        World::Loopback | World::Namespaces => None,
+    };
+    let settings = database.as_ref().map(|database| {
+        format!(
+            "[metadata_log]\nurl = \"{}\"\npassword_file = \"{}\"\n",
+            database.url(),
+            database.password_file().display()
+        )
+    });
     let mut cluster = Cluster::start(Plan {
+        settings: settings.unwrap_or_default(),
         store: Some(s3.url_through(&proxy.endpoint(), "chaos")),
         environment: s3.environment(),
         network: network.clone(),
         clocks: true,
         ..Plan::default()
     })?;
-    let mut nemesis = Nemesis::new(seed, &mut cluster, &proxy, network.as_deref());
+    let mut nemesis = Nemesis::new(seed, &mut cluster, &proxy, network.as_deref(), database.as_mut());
     let mut history = History {
         idempotent: true,
         ..History::default()

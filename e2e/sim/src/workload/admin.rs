@@ -1,16 +1,16 @@
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use env::Env;
-use history::{History, ListedEnd, OffsetStep, Place};
+use history::{History, ListedEnd, ListedStart, OffsetStep, Place, TimeLookup};
 
 use super::PAUSE;
-use super::producers::{Target, burst, producer_id};
+use super::producers::{Target, burst, note_sent, producer_id, random_batches};
 use crate::client::{Client, Failure};
 use crate::group_requests::Identity;
-use crate::lab::{Lab, clock};
-use crate::requests::{Fetched, Position};
+use crate::lab::{Lab, Topic, clock};
+use crate::requests::{Fetched, PLENTY, Position};
 
 /// Repeats `$ask`, which may use `$client`, until it gives something. (A function would need an asynchronous closure
 /// that can be sent to another thread.)
@@ -29,43 +29,98 @@ macro_rules! until {
     };
 }
 
-/// Compares the ends of partitions, as they are listed, with what was acknowledged before.
+/// Asks where partitions begin and end, and where times begin, and compares that with what was acknowledged before.
 pub(crate) async fn audit(env: Env, lab: Arc<Lab>, topics: &'static [&'static str]) {
     let mut client = Client::new(env.clone(), lab.bootstrap.clone());
     while !lab.is_quiet() {
         let pick = env.random_below(topics.len() as u64) as usize;
         let topic = lab.topic(topics[pick]);
-        let acked: Vec<i64> = {
-            let history = topic.history.lock();
-            (0..topic.partitions())
-                .map(|partition| history.last_acked(partition))
-                .collect()
-        };
         let start = clock(&env);
-        match client
-            .offsets(topic.name, i32::try_from(acked.len()).unwrap_or(0), -1)
-            .await
-        {
-            Ok(listed) => {
-                lab.trace.add(
-                    &env,
-                    format_args!("{} ends at {listed:?}, acknowledged {acked:?}", topic.name),
-                );
-                let ends = (0..).zip(acked.iter().zip(&listed));
-                let ends = ends.map(|(partition, (acked, listed))| ListedEnd {
-                    partition,
-                    acked: *acked,
-                    listed: *listed,
-                });
-                topic.history.lock().ends.extend(ends);
-                lab.took(&env, "ListOffsets", start);
-            }
+        let asked = match env.random_below(4) {
+            0 | 1 => ask_ends(&mut client, &lab, topic).await,
+            2 => ask_starts(&mut client, &lab, topic).await,
+            _ => ask_time(&mut client, &lab, topic).await,
+        };
+        match asked {
+            Ok(()) => lab.took(&env, "ListOffsets", start),
             Err(failure) => lab.trace.add(&env, format_args!("no offsets: {failure}")),
         }
         // Every question goes to another broker: one of them may still follow a leader that was deposed.
         client.disconnect();
         env.sleep(Duration::from_millis(env.random_below(400))).await;
     }
+}
+
+async fn ask_ends(client: &mut Client, lab: &Lab, topic: &Topic) -> Result<(), Failure> {
+    let acked = last_acked(topic);
+    let count = i32::try_from(acked.len()).unwrap_or(0);
+    let listed = client.offsets(topic.name, count, -1).await?;
+    let line = format!("{} ends at {listed:?}, acknowledged {acked:?}", topic.name);
+    lab.trace.add(&client.env, line);
+    let ends = (0..).zip(acked.into_iter().zip(listed));
+    let ends = ends.map(|(partition, (acked, listed))| ListedEnd {
+        partition,
+        acked,
+        listed,
+    });
+    topic.history.lock().ends.extend(ends);
+    Ok(())
+}
+
+async fn ask_starts(client: &mut Client, lab: &Lab, topic: &Topic) -> Result<(), Failure> {
+    let deleted = topic.history.lock().deleted.clone();
+    let listed = client.offsets(topic.name, topic.partitions(), -2).await?;
+    let line = format!("{} begins at {listed:?}, deleted {deleted:?}", topic.name);
+    lab.trace.add(&client.env, line);
+    let mut history = topic.history.lock();
+    for (partition, listed) in (0..).zip(listed) {
+        let deleted = deleted.get(&partition).copied().unwrap_or(0);
+        let asked = history.trimmed.get(&partition).copied().unwrap_or(0);
+        history.starts.push(ListedStart {
+            partition,
+            deleted,
+            asked,
+            listed,
+        });
+    }
+    Ok(())
+}
+
+/// Asks for the time of a record that somebody has read, or a millisecond before or after.
+async fn ask_time(client: &mut Client, lab: &Lab, topic: &Topic) -> Result<(), Failure> {
+    let (acked, time) = {
+        let history = topic.history.lock();
+        let pick = client.env.random_below(history.times.len() as u64) as usize;
+        let Some(time) = history.times.values().nth(pick).copied() else {
+            return Ok(());
+        };
+        drop(history);
+        (last_acked(topic), time + client.env.random_below(3) as i64 - 1)
+    };
+    let count = i32::try_from(acked.len()).unwrap_or(0);
+    let listed = client.offsets(topic.name, count, time).await?;
+    let line = format!("{time} begins at {listed:?} in {}", topic.name);
+    lab.trace.add(&client.env, line);
+    let lookups = (0..).zip(acked.into_iter().zip(listed));
+    let lookups = lookups.map(|(partition, (acked, listed))| TimeLookup {
+        partition,
+        time,
+        acked,
+        listed,
+    });
+    let mut history = topic.history.lock();
+    // What is deleted is found no more, and nobody here knows when that happens.
+    if history.trimmed.is_empty() {
+        history.lookups.extend(lookups);
+    }
+    Ok(())
+}
+
+fn last_acked(topic: &Topic) -> Vec<i64> {
+    let history = topic.history.lock();
+    (0..topic.partitions())
+        .map(|partition| history.last_acked(partition))
+        .collect()
 }
 
 /// Commits growing offsets for a group, and asks for them.
@@ -150,10 +205,13 @@ pub(crate) async fn delete_records(env: Env, lab: Arc<Lab>, topic: &'static str)
             &env,
             format_args!("delete {}/{partition} below {offset}", topic.name),
         );
-        if let Err(failure) = client.delete_records(topic.name, partition, offset).await {
-            lab.trace
-                .add(&env, format_args!("records not deleted: {failure}"));
-            client.disconnect();
+        match client.delete_records(topic.name, partition, offset).await {
+            Ok(()) => drop(topic.history.lock().deleted.insert(partition, offset)),
+            Err(failure) => {
+                lab.trace
+                    .add(&env, format_args!("records not deleted: {failure}"));
+                client.disconnect();
+            }
         }
     }
 }
@@ -180,11 +238,40 @@ pub(crate) async fn grow(env: Env, lab: Arc<Lab>, topic: &'static str, most: i32
     }
 }
 
+/// A group that commits offsets of a topic that is about to go.
+const DRIFTER: &str = "drifter";
+
+/// Commits offsets until the topic is gone. True: what became of each is known, so none of them may be heard of again.
+async fn commit_until(env: Env, lab: Arc<Lab>, topic: String, gone: Arc<AtomicBool>) -> bool {
+    const UNKNOWN_TOPIC: i16 = 3;
+    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut all_settled = true;
+    let mut offset = 0;
+    while !gone.load(Relaxed) {
+        offset += 1;
+        let committed = client
+            .commit_offset(DRIFTER, &Identity::none(), &topic, 0, offset)
+            .await;
+        if !matches!(committed, Ok(Ok(()) | Err(UNKNOWN_TOPIC))) {
+            lab.trace.add(
+                &env,
+                format_args!("{DRIFTER} could not commit {offset}: {committed:?}"),
+            );
+            all_settled = false;
+        }
+        // Brokers hear of the end of a topic one after the other.
+        client.disconnect();
+        env.sleep(Duration::from_millis(env.random_below(100))).await;
+    }
+    all_settled
+}
+
 /// Creates a topic, fills and reads it, deletes it, and again under the same name.
 pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u64) {
     let mut client = Client::new(env.clone(), lab.bootstrap.clone());
     let mut next = first;
     let mut before = None;
+    let mut all_settled = true;
     while !lab.is_quiet() {
         let start = clock(&env);
         until!(
@@ -202,13 +289,28 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
             idempotent: true,
             ..History::default()
         };
+        if all_settled {
+            let offset = until!(
+                client,
+                lab,
+                client.committed_offset(DRIFTER, &name, 0).await.map(Some)
+            );
+            lab.trace
+                .add(&env, format_args!("{DRIFTER} is at {offset} of the new {name}"));
+            if offset != -1 {
+                lab.broken(
+                    &env,
+                    format!("{name} is new, and {DRIFTER} has committed {offset}"),
+                );
+            }
+        }
+        let gone: Arc<AtomicBool> = Arc::default();
+        let run = commit_until(env.clone(), lab.clone(), name.clone(), gone.clone());
+        let committing = env.spawn(run);
         let producer = producer_id(&mut client, &lab).await;
         for partition in 0..partitions {
-            let count = 1 + env.random_below(5);
-            history.sent.extend(next..next + count);
-            history.sends.push((next..next + count).collect());
-            let records: VecDeque<(i32, u64)> = (0..).zip(next..next + count).collect();
-            next += count;
+            let batches = random_batches(&env, &mut 0, &mut next, 3);
+            note_sent(&mut history, &batches);
             let mut acked = |value, offset| {
                 history.acked.insert(value, Place { partition, offset });
             };
@@ -218,7 +320,7 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
                 producer,
                 gap: Duration::ZERO,
             };
-            if !burst(&mut client, &lab, target, records, &mut acked).await {
+            if !burst(&mut client, &lab, target, batches, &mut acked).await {
                 return;
             }
         }
@@ -236,7 +338,11 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
                     Some(found) => Err(format!("fetch of {name}/{partition}: error {}", found.error)),
                     None => Ok(None),
                 };
-                let found = until!(client, lab, client.fetch(&[position]).await.and_then(fetched));
+                let found = until!(
+                    client,
+                    lab,
+                    client.fetch(&[position], PLENTY).await.and_then(fetched)
+                );
                 for record in found.records {
                     offset = record.offset + 1;
                     let place = Place {
@@ -257,6 +363,8 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
         let is_other =
             |found: Option<(uuid::Uuid, i32)>| found.is_none_or(|(found, _)| found != id).then_some(());
         until!(client, lab, client.describe(&name).await.map(is_other));
+        gone.store(true, Relaxed);
+        all_settled = committing.await.unwrap_or(false);
         env.sleep(Duration::from_millis(env.random_below(2_000))).await;
     }
 }

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use env::Env;
 use history::Place;
@@ -8,7 +9,7 @@ use uuid::Uuid;
 use super::PAUSE;
 use crate::client::Client;
 use crate::lab::{Lab, Topic, clock};
-use crate::requests::{Fetched, Position};
+use crate::requests::{Fetched, PLENTY, Position};
 
 const OUT_OF_RANGE: i16 = 1;
 
@@ -27,10 +28,17 @@ struct Consumer<'a> {
     connection: u64,
     /// Since when nothing was answered.
     silent_since: i64,
+    /// It takes its time, and little at a time: it reads what others have read long ago.
+    slow: bool,
 }
 
+/// About one batch, bytes.
+const LITTLE: i32 = 110;
+/// Longest pause of a slow consumer, ms.
+const SLOW: u64 = 3_000;
+
 /// Runs a consumer to its end.
-pub(crate) async fn consume(env: Env, lab: Arc<Lab>, name: String) {
+pub(crate) async fn consume(env: Env, lab: Arc<Lab>, name: String, slow: bool) {
     let mut consumer = Consumer {
         client: Client::new(env.clone(), lab.bootstrap.clone()),
         lab: &lab,
@@ -40,6 +48,7 @@ pub(crate) async fn consume(env: Env, lab: Arc<Lab>, name: String) {
         watermarks: BTreeMap::new(),
         connection: 0,
         silent_since: clock(&env),
+        slow,
         env,
     };
     for topic in &lab.topics {
@@ -86,8 +95,11 @@ impl Consumer<'_> {
                 .collect();
             let turn = self.env.random_below(positions.len().max(1) as u64) as usize;
             positions.rotate_left(turn);
-            match self.client.fetch(&positions).await {
+            let slow = self.slow && !self.lab.is_quiet();
+            let most = if slow { LITTLE } else { PLENTY };
+            match self.client.fetch(&positions, most).await {
                 Ok(fetched) => {
+                    self.check_limit(&fetched, most);
                     let nothing = fetched.iter().all(|partition| partition.records.is_empty());
                     for partition in fetched {
                         self.take(partition).await;
@@ -99,6 +111,24 @@ impl Consumer<'_> {
                 }
                 Err(failure) => self.failed(&failure).await,
             }
+            if slow {
+                let pause = Duration::from_millis(self.env.random_below(SLOW));
+                self.env.sleep(pause).await;
+                self.silent_since = clock(&self.env);
+            }
+        }
+    }
+
+    /// One batch may be larger than it should, so that a consumer gets on; only one, and nothing comes with it.
+    fn check_limit(&self, fetched: &[Fetched], most: i32) {
+        let large = fetched.iter().filter(|partition| partition.bytes > most as usize);
+        let large: Vec<usize> = large.map(|partition| partition.batches).collect();
+        if large.len() > 1 || large.iter().any(|batches| *batches > 1) {
+            let line = format!(
+                "{}: more than {most} bytes of a partition, {large:?} batches",
+                self.name
+            );
+            self.lab.broken(&self.env, line);
         }
     }
 
@@ -122,7 +152,14 @@ impl Consumer<'_> {
             high_watermark,
             log_start,
             records,
+            corrupt,
+            ..
         } = fetched;
+        if let Some(why) = corrupt {
+            let name = self.topic(id).name;
+            self.lab
+                .broken(&self.env, format!("{name}/{partition} is served corrupt: {why}"));
+        }
         if error == OUT_OF_RANGE {
             self.out_of_range(id, partition).await;
             return;
@@ -147,6 +184,11 @@ impl Consumer<'_> {
             .or_default()
             .push((partition, high_watermark));
         let name = self.topic(id).name;
+        let keeps = self.topic(id).keeps;
+        if keeps.is_some_and(|keeps| log_start > 0 && high_watermark - log_start < keeps) {
+            let line = format!("{name}/{partition} has {log_start} to {high_watermark} only, not {keeps:?}");
+            self.lab.broken(&self.env, line);
+        }
         if self.topic(id).expires && log_start > 0 {
             let mut history = self.topic(id).history.lock();
             let start = history.trimmed.entry(partition).or_insert(0);
@@ -162,12 +204,12 @@ impl Consumer<'_> {
                 self.name, record.value, record.offset
             );
             self.lab.trace.add(&self.env, line);
-            if record.append_time >= 0 {
-                self.topic(id)
-                    .history
-                    .lock()
-                    .append_times
-                    .insert(place, record.append_time);
+            {
+                let mut history = self.topic(id).history.lock();
+                history.times.insert(place, record.time);
+                if record.log_append_time {
+                    history.append_times.insert(place, record.time);
+                }
             }
             if let Some(read) = self.reads.get_mut(&id) {
                 read.push((record.value, place));

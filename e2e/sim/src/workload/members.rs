@@ -12,7 +12,7 @@ use super::PAUSE;
 use crate::client::{Client, Failure};
 use crate::group_requests::Identity;
 use crate::lab::{Lab, Topic, clock};
-use crate::requests::{Position, refused};
+use crate::requests::{PLENTY, Position, refused};
 
 const GROUP: &str = "readers";
 /// Between heartbeats.
@@ -317,7 +317,7 @@ impl Member {
             return Ok(false);
         }
         let mut some = false;
-        for fetched in self.client.fetch(&positions).await? {
+        for fetched in self.client.fetch(&positions, PLENTY).await? {
             let partition = fetched.partition;
             if fetched.error == OUT_OF_RANGE {
                 let what = format!(
@@ -328,6 +328,12 @@ impl Member {
             }
             if fetched.error != 0 {
                 return Err(refused("Fetch", fetched.error));
+            }
+            if let Some(why) = fetched.corrupt {
+                self.lab.broken(
+                    &self.env,
+                    format!("{}/{partition} is served corrupt: {why}", topic.name),
+                );
             }
             for record in fetched.records {
                 let place = Place {

@@ -3,12 +3,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use env::Env;
-use history::Place;
+use history::{History, Place};
 
 use super::PAUSE;
-use crate::client::{Client, ProducerId};
+use crate::client::{Batch, Client, ProducerId};
 use crate::lab::{Lab, clock};
 
+/// Most records in a batch.
+const RECORDS: u64 = 3;
 /// Most requests in flight, as with every idempotent producer.
 const IN_FLIGHT: u64 = 5;
 /// NOT_LEADER_OR_FOLLOWER: the client goes elsewhere.
@@ -86,18 +88,10 @@ pub(crate) async fn produce_idempotent(env: Env, lab: Arc<Lab>, topic: &'static 
                 sequences.clear();
             }
             let partition = topic.random_partition(&env);
-            let count = 1 + env.random_below(IN_FLIGHT);
             let sequence = sequences.entry(partition).or_insert(0);
-            let values = next..next + count;
-            next += count;
-            {
-                let mut history = topic.history.lock();
-                history.sent.extend(values.clone());
-                history.sends.push(values.clone().collect());
-            }
+            let batches = random_batches(&env, sequence, &mut next, RECORDS);
+            note_sent(&mut topic.history.lock(), &batches);
             let start = clock(&env);
-            let records: VecDeque<(i32, u64)> = (*sequence..).zip(values).collect();
-            *sequence += count as i32;
             let mut acked = |value, offset| {
                 let place = Place { partition, offset };
                 topic.history.lock().acked.insert(value, place);
@@ -108,7 +102,7 @@ pub(crate) async fn produce_idempotent(env: Env, lab: Arc<Lab>, topic: &'static 
                 producer,
                 gap: random_gap(&env),
             };
-            if !burst(&mut client, &lab, target, records, &mut acked).await {
+            if !burst(&mut client, &lab, target, batches, &mut acked).await {
                 return;
             }
             lab.took(&env, format!("produce to {}/{partition}", topic.name), start);
@@ -124,6 +118,29 @@ pub(crate) async fn produce_idempotent(env: Env, lab: Arc<Lab>, topic: &'static 
     }
 }
 
+/// Up to five batches from `next` on, with sequence numbers from `sequence` on.
+pub(super) fn random_batches(env: &Env, sequence: &mut i32, next: &mut u64, most: u64) -> VecDeque<Batch> {
+    let count = 1 + env.random_below(IN_FLIGHT);
+    let batches = (0..count).map(|_| {
+        let batch = Batch {
+            sequence: *sequence,
+            first: *next,
+            count: 1 + env.random_below(most),
+        };
+        *next += batch.count;
+        *sequence += batch.count as i32;
+        batch
+    });
+    batches.collect()
+}
+
+/// Values that an idempotent producer is about to send.
+pub(super) fn note_sent(history: &mut History, batches: &VecDeque<Batch>) {
+    let values: Vec<u64> = batches.iter().flat_map(|batch| batch.values()).collect();
+    history.sent.extend(&values);
+    history.sends.push(values);
+}
+
 /// A record in the name of an epoch that is over must be refused. Its value counts as never sent.
 async fn speak_as_before(client: &mut Client, lab: &Lab, target: Target<'_>, sequence: i32, value: u64) {
     let Target {
@@ -132,9 +149,12 @@ async fn speak_as_before(client: &mut Client, lab: &Lab, target: Target<'_>, seq
         producer,
         gap,
     } = target;
-    let answers = client
-        .produce(topic, partition, producer, &[(sequence, value)], gap)
-        .await;
+    let batch = Batch {
+        sequence,
+        first: value,
+        count: 1,
+    };
+    let answers = client.produce(topic, partition, producer, &[batch], gap).await;
     let line = format!("{value} of an epoch that is over, for {topic}/{partition}: {answers:?}");
     match answers.first() {
         Some(Ok(Err(code))) if *code == FENCED || RETRIABLE.contains(code) => {
@@ -148,12 +168,12 @@ async fn speak_as_before(client: &mut Client, lab: &Lab, target: Target<'_>, seq
     }
 }
 
-/// Sends records of one partition until all are acknowledged. False: a broker has broken the rules.
+/// Sends batches of one partition until all are acknowledged. False: a broker has broken the rules.
 pub(super) async fn burst(
     client: &mut Client,
     lab: &Lab,
     target: Target<'_>,
-    mut left: VecDeque<(i32, u64)>,
+    mut left: VecDeque<Batch>,
     acked: &mut (dyn FnMut(u64, i64) + Send),
 ) -> bool {
     let env = client.env.clone();
@@ -164,26 +184,29 @@ pub(super) async fn burst(
         gap,
     } = target;
     while !left.is_empty() {
-        let sent: Vec<(i32, u64)> = left.iter().copied().collect();
+        let sent: Vec<Batch> = left.iter().copied().collect();
         let answers = client.produce(topic, partition, producer, &sent, gap).await;
         let mut failed = false;
-        for ((sequence, value), answer) in sent.into_iter().zip(answers) {
+        for (batch, answer) in sent.into_iter().zip(answers) {
+            let Batch { first, sequence, .. } = batch;
             match answer {
                 Ok(Ok(offset)) => {
-                    lab.trace
-                        .add(&env, format_args!("ack {value} at {topic}/{partition}/{offset}"));
-                    acked(value, offset);
-                    left.retain(|(_, left)| *left != value);
+                    let line = format_args!("ack {:?} at {topic}/{partition}/{offset}", batch.values());
+                    lab.trace.add(&env, line);
+                    for (value, offset) in batch.values().zip(offset..) {
+                        acked(value, offset);
+                    }
+                    left.retain(|left| left.first != first);
                     continue;
                 }
                 Ok(Err(UNKNOWN_TOPIC | NOT_LEADER)) => {
                     lab.trace
-                        .add(&env, format_args!("{value}: no leader at this broker"));
+                        .add(&env, format_args!("{first}: no leader at this broker"));
                     client.disconnect();
                 }
                 // Retriable errors of a broker, and those that follow from the failure of an earlier record.
                 Ok(Err(code)) if failed || RETRIABLE.contains(&code) => {
-                    lab.trace.add(&env, format_args!("{value}: error {code}"));
+                    lab.trace.add(&env, format_args!("{first}: error {code}"));
                     if env.random_below(2) == 0 {
                         client.disconnect();
                     }
@@ -191,12 +214,12 @@ pub(super) async fn burst(
                 Ok(Err(code)) => {
                     let id = producer.id;
                     let what = format!(
-                        "producer {id}, value {value} for {topic}/{partition}, sequence {sequence}, the first in flight: error {code}"
+                        "producer {id}, value {first} for {topic}/{partition}, sequence {sequence}, the first in flight: error {code}"
                     );
                     lab.broken(&env, what);
                     return false;
                 }
-                Err(failure) => lab.trace.add(&env, format_args!("{value}: {failure}")),
+                Err(failure) => lab.trace.add(&env, format_args!("{first}: {failure}")),
             }
             failed = true;
         }
@@ -222,28 +245,33 @@ pub(crate) async fn produce_once(
     let mut next = first;
     while next < first + count {
         let partition = topic.random_partition(&env);
-        let values = next..next + 1 + env.random_below(IN_FLIGHT);
-        next = values.end;
-        topic.history.lock().sent.extend(values.clone());
-        let records: Vec<(i32, u64)> = values.map(|value| (-1, value)).collect();
+        // Where retention counts bytes all batches have the same size.
+        let most = if topic.expires { 1 } else { RECORDS };
+        let mut batches = random_batches(&env, &mut 0, &mut next, most);
+        batches.iter_mut().for_each(|batch| batch.sequence = -1);
+        let values = batches.iter().flat_map(|batch| batch.values());
+        topic.history.lock().sent.extend(values);
+        let batches: Vec<Batch> = batches.into();
         let answers = client
-            .produce(topic.name, partition, nobody, &records, random_gap(&env))
+            .produce(topic.name, partition, nobody, &batches, random_gap(&env))
             .await;
         // What one connection has brought stands in its order, as far as it is acknowledged.
         let mut in_order = Vec::new();
-        for ((_, value), answer) in records.into_iter().zip(answers) {
+        for (batch, answer) in batches.into_iter().zip(answers) {
             match answer {
                 Ok(Ok(offset)) => {
-                    let place = Place { partition, offset };
-                    lab.trace.add(
-                        &env,
-                        format_args!("ack {value} at {}/{partition}/{offset}", topic.name),
-                    );
-                    topic.history.lock().acked.insert(value, place);
-                    in_order.push(value);
+                    let line =
+                        format_args!("ack {:?} at {}/{partition}/{offset}", batch.values(), topic.name);
+                    lab.trace.add(&env, line);
+                    for (value, offset) in batch.values().zip(offset..) {
+                        let place = Place { partition, offset };
+                        topic.history.lock().acked.insert(value, place);
+                        in_order.push(value);
+                    }
                 }
                 other => {
-                    lab.trace.add(&env, format_args!("{value} given up: {other:?}"));
+                    lab.trace
+                        .add(&env, format_args!("{} given up: {other:?}", batch.first));
                     client.disconnect();
                 }
             }
