@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -37,19 +37,22 @@ fn target_dir() -> PathBuf {
 }
 
 /// A port that nobody listens on. Below those that the system gives to outgoing connections, so that none of these
-/// takes it before its server starts; each process of tests has a stretch of its own.
+/// takes it before its server starts. Each process of tests has a stretch of its own, and listens on its first port as long as it lives.
 pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    const STRETCH: u32 = 400;
-    let base = 10_000 + (std::process::id() % 50) * STRETCH;
-    for _ in 0..STRETCH {
-        let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % STRETCH;
-        let port = u16::try_from(port).expect("below 30000");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port between {base} and {}", base + STRETCH);
+    static HELD: OnceLock<TcpListener> = OnceLock::new();
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const STRETCHES: u32 = 50;
+    const STRETCH: u16 = 400;
+    let listen = |port| TcpListener::bind(("127.0.0.1", port));
+    let held = HELD.get_or_init(|| {
+        let mut stretches = (0..STRETCHES).map(|n| (std::process::id() + n) % STRETCHES);
+        let held = stretches.find_map(|n| listen(10_000 + u16::try_from(n).ok()? * STRETCH).ok());
+        held.expect("a stretch of ports that no other process has")
+    });
+    let first = held.local_addr().expect("a listener has an address").port();
+    let mut ports = (1..STRETCH).map(|_| first + 1 + NEXT.fetch_add(1, Ordering::Relaxed) % (STRETCH - 1));
+    let free = ports.find(|port| listen(*port).is_ok());
+    free.unwrap_or_else(|| panic!("no free port between {first} and {}", first + STRETCH))
 }
 
 /// One process of the cluster.

@@ -59,16 +59,26 @@ impl Wire {
     fn exchange<R: Request>(&mut self, request: &R, version: i16) -> anyhow::Result<R::Response> {
         self.correlation_id += 1;
         let frame = kafka_wire::client::encode(request, version, self.correlation_id, "e2e")?;
-        self.stream.write_all(&frame)?;
-        let mut length = [0; 4];
-        self.stream.read_exact(&mut length).context("no answer")?;
-        let mut body = vec![0; usize::try_from(i32::from_be_bytes(length))?];
-        self.stream.read_exact(&mut body).context("half an answer")?;
-        let (id, response) = kafka_wire::client::decode::<R>(Bytes::from(body), version)?;
+        self.send(&frame)?;
+        let (id, response) = kafka_wire::client::decode::<R>(self.receive()?, version)?;
         if id != self.correlation_id {
             bail!("answer to {id} instead of {}", self.correlation_id);
         }
         Ok(response)
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, frame: &[u8]) -> anyhow::Result<()> {
+        Ok(self.stream.write_all(frame)?)
+    }
+
+    /// Waits for an answer and gives it without its length.
+    pub fn receive(&mut self) -> anyhow::Result<Bytes> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length).context("no answer")?;
+        let mut body = vec![0; usize::try_from(i32::from_be_bytes(length))?];
+        self.stream.read_exact(&mut body).context("half an answer")?;
+        Ok(body.into())
     }
 
     /// Creates a topic and waits until this broker has leaders for all its partitions.

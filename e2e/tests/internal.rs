@@ -16,6 +16,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use e2e::clients::kcat;
@@ -67,7 +68,7 @@ fn config(cluster: &Cluster, node: i32) -> PathBuf {
 }
 
 fn private_keys() -> impl Iterator<Item = i16> {
-    (7001..=7010).chain([7020, 7021, 7022, 7030])
+    (7001..=7010).chain([7020, 7021, 7022, 7030, 7040])
 }
 
 #[test]
@@ -88,6 +89,51 @@ fn private_requests_are_answered_to_nodes_only() -> anyhow::Result<()> {
         );
         assert_eq!(raw(&client, key), [0u8; 0], "{key} on a client listener");
     }
+    Ok(())
+}
+
+/// More connections than are let in of peers that do not say who they are, and more of them all the time.
+#[test]
+fn strangers_that_hold_connections_open_keep_no_node_out() -> anyhow::Result<()> {
+    let mut cluster = Cluster::start(Plan {
+        broker_zones: vec!["a"],
+        coordinators: 1,
+        ..Plan::default()
+    })?;
+    let internal = internal_address(&cluster, 0);
+    let hold = || TcpStream::connect(&internal).expect("the coordinator accepts");
+    let mut held: Vec<TcpStream> = (0..600).map(|_| hold()).collect();
+    held[0].set_read_timeout(Some(PATIENCE))?;
+    assert_eq!(held[0].read(&mut [0])?, 0, "the oldest has to go");
+    assert!(cluster.brokers[0].stop()?.success());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                held.push(hold());
+                held.remove(0);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let ready = cluster.brokers[0]
+            .start()
+            .and_then(|()| cluster.brokers[0].wait_ready());
+        let produced = kcat(
+            &["-P", "-b", &cluster.bootstrap(), "-t", "alive", "-p", "0"],
+            b"still here\n",
+        );
+        stop.store(true, Ordering::Relaxed);
+        ready?;
+        assert!(produced?.status.success());
+        anyhow::Ok(())
+    })?;
+    let refused = cluster.coordinators[0].metric("diskless_internal_connections_refused_total")?;
+    assert!(refused >= 300.0, "{refused}");
+    assert!(
+        cluster.coordinators[0]
+            .log()
+            .contains("internal connection refused")
+    );
     Ok(())
 }
 

@@ -10,14 +10,21 @@ use std::time::Duration;
 use anyhow::Context;
 use blob::{MemoryStore, SharedStore};
 use bytes::Bytes;
+use coordinator::protocol::{
+    BatchRequest, CommitFileRequest, CreatePartitionsRequest, FindBatchesPartition, FindBatchesRequest,
+};
+use coordinator::shard::{ShardOptions, ShardService};
 use e2e::postgres::Postgres;
 use env::Env;
 use metalog::{
-    Database, LogError, LogOffset, Logs, MetadataLog, ObjectLog, Options, PostgresLog, PostgresSettings,
+    Database, Epoch, LogError, LogOffset, Logs, MetadataLog, ObjectLog, Opened, Options, Owner, PostgresLog,
+    PostgresSettings, Slot, SnapshotBody, SnapshotPieces, SnapshotRef,
 };
 use postgres_support::{owner, settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use types::{NodeId, ShardId, TopicId, TopicPartition};
+use uuid::Uuid;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -398,7 +405,7 @@ async fn an_append_whose_answer_is_lost_is_in_the_log_once() -> anyhow::Result<(
         "11|10"
     );
     // The same for a snapshot, and for one who takes over.
-    let snapshot = log.put_snapshot(LogOffset(5), entry("state")).await?;
+    let snapshot = log.put_snapshot(LogOffset(5), entry("state").into()).await?;
     opened.writer.install_snapshot(snapshot, LogOffset(5)).await?;
     opened.writer.check().await?;
     assert_eq!(
@@ -412,5 +419,130 @@ async fn an_append_whose_answer_is_lost_is_in_the_log_once() -> anyhow::Result<(
         server.psql("SELECT min(\"offset\") FROM diskless.metalog_slot")?,
         "5"
     );
+    Ok(())
+}
+
+/// A log that tells nobody of appends.
+struct Mute(PostgresLog);
+
+#[async_trait::async_trait]
+impl MetadataLog for Mute {
+    async fn owner(&self) -> Result<Option<(Epoch, Owner)>, LogError> {
+        self.0.owner().await
+    }
+    async fn open(&self, owner: Owner) -> Result<Opened, LogError> {
+        self.0.open(owner).await
+    }
+    async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError> {
+        self.0.read(from, max_bytes).await
+    }
+    async fn snapshot(&self) -> Result<Option<SnapshotRef>, LogError> {
+        self.0.snapshot().await
+    }
+    async fn put_snapshot(&self, offset: LogOffset, body: SnapshotBody) -> Result<SnapshotRef, LogError> {
+        self.0.put_snapshot(offset, body).await
+    }
+    fn get_snapshot(&self, snapshot: &SnapshotRef) -> SnapshotPieces {
+        self.0.get_snapshot(snapshot)
+    }
+    async fn sweep(&self) -> Result<usize, LogError> {
+        self.0.sweep().await
+    }
+}
+
+/// How long it takes from the answer to a commit until a follower's view shows it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn the_lag_of_a_follower() -> anyhow::Result<()> {
+    const SHARD: ShardId = ShardId(0);
+    let (server, env) = (Postgres::start()?, Env::production());
+    let store = memory(&env);
+    let topic = TopicId(Uuid::from_u128(1));
+    let mut files = 0u128;
+    for (what, tells, pause_ms) in [
+        ("NOTIFY, a commit every 50 ms", true, 50),
+        ("NOTIFY, after a rest of 5 s", true, 5_000),
+        ("poll alone, a commit every 50 ms", false, 50),
+        ("poll alone, after a rest of 5 s", false, 5_000),
+    ] {
+        let name = format!("{}-{pause_ms}", if tells { "tells" } else { "mute" });
+        let log = async || {
+            let database = Database::open(settings(&server), env.clone()).await?;
+            let log = PostgresLog::new(database, store.clone(), &name, DAY, env.clone());
+            anyhow::Ok(match tells {
+                true => Arc::new(log) as Arc<dyn MetadataLog>,
+                false => Arc::new(Mute(log)),
+            })
+        };
+        let dirs = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let options = |dir: &tempfile::TempDir| ShardOptions {
+            shard: SHARD,
+            data_dir: dir.path().to_owned(),
+            replica: Default::default(),
+            features: Default::default(),
+        };
+        let leader = ShardService::start(&env, options(&dirs.0), log().await?, owner(&env, 1))?;
+        leader.leading().await?;
+        let created = leader.create_partitions(CreatePartitionsRequest {
+            shard: SHARD,
+            topic,
+            name: "t".to_owned(),
+            partitions: vec![0],
+        });
+        assert_eq!(created.await.error_code, 0);
+        let follower = ShardService::follow(&env, options(&dirs.1), log().await?, owner(&env, 2))?;
+        let shown = async || {
+            let find = FindBatchesRequest {
+                shard: SHARD,
+                partitions: vec![FindBatchesPartition {
+                    partition: TopicPartition { topic, partition: 0 },
+                    offset: 0,
+                    max_bytes: 1,
+                }],
+                max_bytes: 1,
+            };
+            let found = follower.find_batches(find).await;
+            found.partitions.first().map_or(-1, |found| found.high_watermark)
+        };
+        while shown().await < 0 {
+            env.sleep(Duration::from_millis(10)).await;
+        }
+        let mut lags = Vec::new();
+        for n in 0..if pause_ms > 1_000 { 8 } else { 200 } {
+            env.sleep(Duration::from_millis(pause_ms)).await;
+            files += 1;
+            let answer = leader.commit_file(CommitFileRequest {
+                shard: SHARD,
+                object: Uuid::from_u128(files),
+                uploader: NodeId(1),
+                size: 101,
+                owners: vec![SHARD],
+                batches: vec![BatchRequest {
+                    must_follow: false,
+                    topic,
+                    partition: 0,
+                    position: 1,
+                    size: 100,
+                    last_offset_delta: 0,
+                    max_timestamp: env.now(),
+                    log_append_time: false,
+                    producer_id: -1,
+                    producer_epoch: -1,
+                    base_sequence: -1,
+                }],
+            });
+            assert_eq!(answer.await.error_code, 0);
+            let acknowledged = env.instant();
+            while shown().await <= n {
+                env.sleep(Duration::from_micros(200)).await;
+            }
+            lags.push(env.instant() - acknowledged);
+        }
+        lags.sort();
+        let at = |part: usize| lags[(lags.len() - 1) * part / 100];
+        println!("{what}: p50 {:?}, p99 {:?}, max {:?}", at(50), at(99), at(100));
+        leader.stop().await;
+        follower.stop().await;
+    }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use blob::{BlobError, Operation, ProbeError, conformance, probe};
 use bytes::Bytes;
 use e2e::s3::S3Server;
+use e2e::s3_proxy::{Fault, Proxy, Rule, Verb};
 use env::Env;
 use metalog::{MetadataLog, ObjectLog, Options};
 
@@ -159,5 +160,29 @@ async fn a_failed_request_is_repeated_with_its_whole_body() -> anyhow::Result<()
         .find(|o| o.operation == Operation::Put);
     assert_eq!(put.map(|put| (put.requests, put.errors)), Some((3, 2)));
     proxy.abort();
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_fails_in_part_says_which_part() -> anyhow::Result<()> {
+    let server = S3Server::start()?;
+    let proxy = Proxy::start("127.0.0.1", &server.endpoint(), None, 1)?;
+    let opened = open(&server, &server.url_through(&proxy.endpoint(), "p")).await?;
+    let keys: Vec<String> = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+    for key in &keys {
+        opened.store.put(key, vec![Bytes::from_static(b"x")]).await?;
+    }
+    proxy.set_rules(vec![Rule::new(Fault::RefuseSome).on(Verb::Delete, "")]);
+    let failed = opened.store.delete_many(&keys).await?;
+    let failed: Vec<&str> = failed
+        .iter()
+        .filter(|(_, error)| error.is_transient())
+        .map(|(key, _)| key.as_str())
+        .collect();
+    assert_eq!(failed, ["a", "c"]);
+    proxy.set_rules(Vec::new());
+    // What is gone may be deleted again.
+    assert_eq!(opened.store.delete_many(&keys).await?, vec![]);
+    assert_eq!(opened.store.list("", None, 10).await?, vec![]);
     Ok(())
 }

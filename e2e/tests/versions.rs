@@ -81,6 +81,7 @@ fn every_version_of_every_api_is_answered() {
     let plan = Plan {
         broker_zones: vec!["a"],
         coordinators: 1,
+        settings: "[coordinator]\nnum_partitions = 3\n".to_owned(),
         ..Plan::default()
     };
     let cluster = Cluster::start(plan).expect("a cluster");
@@ -327,9 +328,11 @@ fn admin(asker: &mut Asker) {
         let config = CreatableTopicConfig::default()
             .with_name(text("retention.ms"))
             .with_value(Some(text("3600000")));
+        // Who leaves the number open gets that of the settings (KIP-464).
+        let partitions = if version < 4 { 3 } else { -1 };
         let topic = CreatableTopic::default()
             .with_name(topic_name(&format!("made-{version}")))
-            .with_num_partitions(3)
+            .with_num_partitions(partitions)
             .with_replication_factor(1)
             .with_configs(vec![config]);
         let request = CreateTopicsRequest::default()

@@ -73,6 +73,8 @@ pub enum Kind {
     S3,
     /// kcat and a shell, for clients that run as pods.
     Client,
+    /// PostgreSQL and a shell, for metadata logs in the cluster tests.
+    Postgres,
 }
 
 impl Kind {
@@ -83,6 +85,8 @@ impl Kind {
             Self::Operator => format!("diskless-operator:{tag}"),
             Self::S3 => "diskless-s3:1.8.0".to_owned(),
             Self::Client => "diskless-client:1.7.1".to_owned(),
+            // Whatever version this machine has.
+            Self::Postgres => "diskless-postgres:debian".to_owned(),
         }
     }
 }
@@ -162,7 +166,7 @@ fn entrypoint(kind: Kind) -> &'static str {
         Kind::Broker => "/usr/local/bin/diskless-broker",
         Kind::Operator => "/usr/local/bin/diskless-operator",
         Kind::S3 => "/usr/local/bin/versitygw",
-        Kind::Client => "/bin/sh",
+        Kind::Client | Kind::Postgres => "/bin/sh",
     }
 }
 
@@ -178,16 +182,54 @@ fn layer(kind: Kind) -> anyhow::Result<Layer> {
         Kind::Client => {
             tools::need_packages(&["kcat", "busybox-static"])?;
             layer.program(&find("kcat")?, "/usr/local/bin/kcat")?;
-            layer.program(Path::new("/bin/busybox"), "/bin/busybox")?;
-            for applet in run::output(Command::new("/bin/busybox").arg("--list"))?
-                .lines()
-                .filter(|a| *a != "busybox")
-            {
-                layer.link(format!("/bin/{applet}"), "busybox");
-            }
+            shell(&mut layer)?;
+        }
+        Kind::Postgres => {
+            tools::need_packages(&["postgresql", "busybox-static"])?;
+            shell(&mut layer)?;
+            postgres(&mut layer)?;
         }
     }
     Ok(layer)
+}
+
+/// A shell and the programs that scripts expect.
+fn shell(layer: &mut Layer) -> anyhow::Result<()> {
+    layer.program(Path::new("/bin/busybox"), "/bin/busybox")?;
+    let applets = run::output(Command::new("/bin/busybox").arg("--list"))?;
+    for applet in applets.lines().filter(|applet| *applet != "busybox") {
+        layer.link(format!("/bin/{applet}"), "busybox");
+    }
+    Ok(())
+}
+
+/// The newest PostgreSQL of this machine: the server, what it loads, and psql.
+fn postgres(layer: &mut Layer) -> anyhow::Result<()> {
+    let installed = fs::read_dir("/usr/lib/postgresql")?;
+    let version = installed
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse::<u32>().ok())
+        .max()
+        .context("no version of PostgreSQL in /usr/lib/postgresql")?;
+    let home = PathBuf::from(format!("/usr/lib/postgresql/{version}"));
+    for program in ["postgres", "initdb", "psql"] {
+        let path = home.join("bin").join(program);
+        layer.program(&path, &path)?;
+        layer.link(format!("/usr/local/bin/{program}"), path);
+    }
+    for library in ["plpgsql.so", "dict_snowball.so"] {
+        let path = home.join("lib").join(library);
+        layer.program(&path, &path)?;
+    }
+    let share = PathBuf::from(format!("/usr/share/postgresql/{version}"));
+    for folder in ["", "extension", "timezonesets", "tsearch_data"] {
+        for entry in fs::read_dir(share.join(folder))? {
+            let path = entry?.path();
+            if path.is_file() {
+                layer.file(&path, &path)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What every image has: users, name resolution, CA certificates, a folder for temporary files.

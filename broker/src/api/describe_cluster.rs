@@ -7,15 +7,21 @@ use super::call::{Call, text};
 use super::metadata::CLUSTER_OPERATIONS;
 use crate::net::Answer;
 
-/// Asks for brokers; 2 would ask for controllers, which clients do not reach.
+/// Asks for brokers.
 const BROKERS: i8 = 1;
+/// Asks for controllers, which clients do not reach.
+const CONTROLLERS: i8 = 2;
 
 impl Api {
     pub(super) fn describe_cluster(&self, call: Call, request: DescribeClusterRequest) -> Answer {
         if call.version() >= 1 && request.endpoint_type != BROKERS {
+            let (error, message) = match request.endpoint_type {
+                CONTROLLERS => (ResponseError::MismatchedEndpointType, "this is a broker"),
+                _ => (ResponseError::UnsupportedEndpointType, "unknown endpoint type"),
+            };
             let response = DescribeClusterResponse::default()
-                .with_error_code(ResponseError::MismatchedEndpointType.code())
-                .with_error_message(Some(text("this is a broker")));
+                .with_error_code(error.code())
+                .with_error_message(Some(text(message)));
             return call.reply(response);
         }
         let image = self.metadata.image();

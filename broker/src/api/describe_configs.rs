@@ -6,6 +6,7 @@ use kafka_wire::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 
 use super::Api;
 use super::call::{Call, text};
+use super::metadata::is_legal;
 use crate::net::Answer;
 
 /// Kinds of resources.
@@ -43,6 +44,10 @@ impl Api {
         match resource.resource_type {
             TOPIC => match image.topic(name) {
                 Some(topic) => Ok(describe_topic(topic, keys, synonyms, documentation)),
+                None if !is_legal(name) => Err((
+                    ResponseError::InvalidTopicException,
+                    format!("topic {name:?} cannot exist"),
+                )),
                 None => Err((
                     ResponseError::UnknownTopicOrPartition,
                     format!("topic {name} does not exist"),
@@ -58,8 +63,7 @@ impl Api {
                         format!("there is no broker {name}"),
                     ));
                 };
-                let partitions = cluster::Settings::default().default_partitions;
-                let configs = broker_configs(broker, partitions);
+                let configs = broker_configs(broker, image.record().default_partitions());
                 Ok(describe_broker(&configs, keys, synonyms, documentation))
             }
             other => Err((

@@ -113,7 +113,11 @@ impl Api {
                     high_watermark: -1,
                     last_stable_offset: -1,
                     log_start_offset: -1,
-                    aborted_transactions: committed.then(Vec::new),
+                    // As in Kafka: an empty list for what is not there, null for other errors.
+                    aborted_transactions: match error {
+                        Some(ResponseError::UnknownLeaderEpoch) => None,
+                        error => (committed || error.is_some()).then(Vec::new),
+                    },
                     preferred_read_replica: -1,
                     batches: Vec::new(),
                 });
@@ -132,6 +136,11 @@ fn fill(mut response: Fetch, fetched: Vec<Fetched>, places: &[(usize, usize)]) -
             .and_then(|topic| topic.partitions.get_mut(*partition));
         let Some(place) = place else { continue };
         place.error_code = kafka_wire::code(fetched.error);
+        if fetched.error.is_some() {
+            // Kafka says no more of it.
+            place.aborted_transactions = None;
+            continue;
+        }
         place.high_watermark = fetched.bounds.high_watermark;
         // There are no transactions: everything is stable at once.
         place.last_stable_offset = fetched.bounds.high_watermark;

@@ -49,17 +49,34 @@ impl Api {
         wait: Duration,
         failed: impl FnOnce(ResponseError) -> ResponseKind + Send,
     ) -> Answer {
-        let shard = self.metadata.image().group_shard(group);
-        match self
-            .pass(&call, Destination::Shard(shard), self.env.instant() + wait)
-            .await
-        {
+        let deadline = self.env.instant() + wait;
+        let passed = async {
+            let shard = self.group_shard(group, deadline).await?;
+            self.pass(&call, Destination::Shard(shard), deadline).await
+        };
+        match passed.await {
             Ok(answer) => call.pass_back(answer),
             Err(error) => {
-                tracing::debug!(%shard, %error, "the owner of a group cannot be reached");
+                tracing::debug!(group, %error, "the owner of a group cannot be reached");
                 call.reply(failed(ResponseError::CoordinatorNotAvailable))
             }
         }
+    }
+
+    /// The shard that keeps `group`. A broker that has just started waits until it has heard how many share the groups: any
+    /// other shard would say that the group has no members and no offsets.
+    pub(super) async fn group_shard(&self, group: &str, deadline: Instant) -> Result<ShardId, RpcError> {
+        let mut metadata = self.metadata.clone();
+        let known = async {
+            loop {
+                if let Some(shard) = metadata.image().group_shard(group) {
+                    return shard;
+                }
+                metadata.changed().await;
+            }
+        };
+        let known = self.env.timeout_at(deadline, known).await;
+        known.map_err(|_| RpcError::TimedOut)
     }
 
     /// Has `to` answer a request of our own, in the client's name and version.
@@ -90,15 +107,14 @@ impl Api {
         results: impl Fn(R::Response) -> Vec<T>,
         failed: impl Fn(G) -> T,
     ) -> Vec<T> {
-        let image = self.metadata.image();
+        let deadline = self.env.instant() + GROUP;
         let mut by_shard: BTreeMap<ShardId, Vec<G>> = BTreeMap::new();
         for group in groups {
-            by_shard
-                .entry(image.group_shard(id(group)))
-                .or_default()
-                .push(group.clone());
+            match self.group_shard(id(group), deadline).await {
+                Ok(shard) => by_shard.entry(shard).or_default().push(group.clone()),
+                Err(_) => return groups.iter().cloned().map(failed).collect(),
+            }
         }
-        let deadline = self.env.instant() + GROUP;
         let asked = by_shard.into_iter().map(|(shard, groups)| {
             let request = part(groups.clone());
             let (results, failed) = (&results, &failed);

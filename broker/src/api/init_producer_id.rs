@@ -10,6 +10,9 @@ use crate::net::Answer;
 /// How long the controller may take to give a block of ids; a change of controllers fits in.
 const ALLOCATION: Duration = Duration::from_secs(10);
 
+/// A producer that had no id before says so in both fields (KIP-360).
+const NONE: i64 = -1;
+
 /// What is left of this broker's block of producer ids. The lock is held while a new block is asked for, so that all
 /// who wait share it.
 #[derive(Debug, Default)]
@@ -25,6 +28,9 @@ impl Api {
         };
         if request.transactional_id.is_some() {
             // Transactions come with a later version. FindCoordinator has said so in words before.
+            return call.reply(failed(ResponseError::InvalidRequest));
+        }
+        if (request.producer_id.0 == NONE) != (i64::from(request.producer_epoch) == NONE) {
             return call.reply(failed(ResponseError::InvalidRequest));
         }
         call.reply(match self.next_producer_id().await {

@@ -12,6 +12,11 @@ impl Api {
     /// The groups of all shards. If one of them cannot be asked the list would be wrong, so the client asks again.
     pub(super) async fn list_groups(&self, call: Call, request: ListGroupsRequest) -> Answer {
         let deadline = self.env.instant() + GROUP;
+        let mut response = ListGroupsResponse::default();
+        // Before it has heard of any shard a broker would say that there are no groups.
+        if self.group_shard("", deadline).await.is_err() {
+            return call.reply(response.with_error_code(ResponseError::CoordinatorNotAvailable.code()));
+        }
         let shards = (0..self.metadata.image().record().group_shards).map(ShardId);
         let asked = shards.map(|shard| {
             self.ask(
@@ -22,7 +27,6 @@ impl Api {
                 deadline,
             )
         });
-        let mut response = ListGroupsResponse::default();
         for answer in futures::future::join_all(asked).await {
             match answer {
                 Ok(answer) => {

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -5,6 +6,7 @@ use coordinator::protocol::{Coordinate, ListOffsetsPartition, ListOffsetsRequest
 use env::Instant;
 use kafka_wire::ResponseError;
 use kafka_wire::batch::BatchHeader;
+use kafka_wire::messages::list_offsets_request::ListOffsetsPartition as Asked;
 use kafka_wire::messages::list_offsets_response::{ListOffsetsPartitionResponse, ListOffsetsTopicResponse};
 use kafka_wire::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use kafka_wire::records::find_record_by_timestamp;
@@ -21,7 +23,22 @@ const EPOCH: i32 = 0;
 const WITH_EPOCH: i16 = 4;
 /// Asks for the record with the largest timestamp.
 const MAX_TIMESTAMP: i64 = -3;
+/// The special timestamps that are not of the first version, and of which version they are (KIP-734, 405, 1005).
+const SPECIAL: [(i64, i16); 3] = [(MAX_TIMESTAMP, 7), (-4, 8), (-5, 9)];
+/// Asks for the beginning; what is not less is -1, the end, or a time.
+const EARLIEST: i64 = -2;
 const WAIT: Duration = Duration::from_secs(10);
+
+/// The partitions of a request, each once, and whether it is named more often than that.
+fn distinct(partitions: &[Asked]) -> impl Iterator<Item = (&Asked, bool)> {
+    let mut times: BTreeMap<i32, usize> = BTreeMap::new();
+    for partition in partitions {
+        *times.entry(partition.partition_index).or_default() += 1;
+    }
+    partitions
+        .iter()
+        .filter_map(move |partition| Some((partition, times.remove(&partition.partition_index)? > 1)))
+}
 
 impl Api {
     pub(super) async fn list_offsets(&self, call: Call, request: ListOffsetsRequest) -> Answer {
@@ -29,13 +46,19 @@ impl Api {
         let mut asked = Vec::new();
         // An error of the request itself, or `None` for what is asked.
         let mut errors = Vec::new();
+        let known = |timestamp: i64| {
+            let special = SPECIAL.iter().find(|(special, _)| *special == timestamp);
+            timestamp >= EARLIEST || special.is_some_and(|(_, since)| call.version() >= *since)
+        };
         for topic in &request.topics {
             let found = image
                 .topic(topic.name.as_str())
                 .ok_or(ResponseError::UnknownTopicOrPartition);
-            for partition in &topic.partitions {
+            for (partition, twice) in distinct(&topic.partitions) {
                 let judged = match found.and_then(|topic| topics::partition(topic, partition.partition_index))
                 {
+                    _ if twice => Err(ResponseError::InvalidRequest),
+                    Ok(_) if !known(partition.timestamp) => Err(ResponseError::UnsupportedVersion),
                     Ok(_) if partition.current_leader_epoch > EPOCH => Err(ResponseError::UnknownLeaderEpoch),
                     other => other,
                 };
@@ -61,7 +84,7 @@ impl Api {
         let mut errors = errors.into_iter();
         let with_epoch = call.version() >= WITH_EPOCH;
         let topics = request.topics.into_iter().map(|topic| {
-            let partitions = topic.partitions.iter().map(|partition| {
+            let partitions = distinct(&topic.partitions).map(|(partition, _)| {
                 let answer = ListOffsetsPartitionResponse::default()
                     .with_partition_index(partition.partition_index)
                     .with_offset(-1)
@@ -126,7 +149,7 @@ impl Api {
         } else {
             result.offset
         };
-        if at.log_append_time.0 >= 0 {
+        if at.log_append_time.0 >= 0 || env::mutation("time-by-batch") {
             // All records of the batch carry the same time: the first one is the earliest.
             return ListOffsetsResult {
                 offset: from,
@@ -173,7 +196,7 @@ fn find(
     };
     find_record_by_timestamp(batch, at.base_offset, from, wanted).map_err(|error| {
         tracing::warn!(%error, object = %at.object, "records cannot be searched by time");
-        error.response_error()
+        ResponseError::CorruptMessage
     })
 }
 

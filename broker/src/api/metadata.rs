@@ -5,6 +5,7 @@ use std::time::Duration;
 use cluster::image::{MetadataImage, Topic};
 use kafka_wire::ResponseError;
 use kafka_wire::messages::create_topics_request::CreatableTopic;
+use kafka_wire::messages::metadata_request::MetadataRequestTopic;
 use kafka_wire::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
@@ -27,11 +28,23 @@ pub(super) const CLUSTER_OPERATIONS: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1
 const CREATION: Duration = Duration::from_secs(5);
 /// First version in which null (not an empty list) means all topics.
 const NULL_IS_ALL: i16 = 1;
+/// First version that finds topics by id, though the field has been there for longer.
+const BY_ID: i16 = 12;
 
 impl Api {
     pub(super) async fn metadata(&self, call: Call, request: MetadataRequest) -> Answer {
         let mut image = self.metadata.image();
         let asked = request.topics.as_deref().unwrap_or_default();
+        let by_id = |topic: &MetadataRequestTopic| topic.name.is_none() || !topic.topic_id.is_nil();
+        if call.version() < BY_ID && asked.iter().any(by_id) {
+            let refused = asked.iter().map(|topic| {
+                MetadataResponseTopic::default()
+                    .with_error_code(ResponseError::InvalidRequest.code())
+                    .with_name(Some(topic.name.clone().unwrap_or_default()))
+                    .with_topic_id(topic.topic_id)
+            });
+            return call.reply(MetadataResponse::default().with_topics(refused.collect()));
+        }
         let all = if call.version() < NULL_IS_ALL {
             asked.is_empty()
         } else {
@@ -62,9 +75,12 @@ impl Api {
                 .map(|topic| describe.topic(topic))
                 .collect()
         } else {
+            // By its id, too, a topic is told once.
+            let mut seen = BTreeSet::new();
             asked
                 .iter()
                 .map(|asked| describe.asked(&image, asked.name.as_ref(), asked.topic_id, may_create))
+                .filter(|topic| seen.insert((topic.name.clone(), topic.topic_id)))
                 .collect()
         };
         let brokers = steering.brokers().map(|broker| {

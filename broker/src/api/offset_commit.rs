@@ -85,8 +85,8 @@ impl Api {
             let name = topic.name.to_string();
             Some(NamedTopic { name, id })
         });
-        let owner = Destination::Shard(image.group_shard(&request.group_id));
         let deadline = self.env.instant() + GROUP;
+        let owner = Destination::Shard(self.group_shard(&request.group_id, deadline).await?);
         let (host, topics) = (&call.peer.host, Some(named.collect()));
         Ok(self
             .coordinators

@@ -14,6 +14,10 @@ use crate::rpc::Destination;
 impl Api {
     /// The group's shard deletes the offsets of those partitions that exist.
     pub(super) async fn offset_delete(&self, call: Call, request: OffsetDeleteRequest) -> Answer {
+        if request.group_id.is_empty() {
+            let error = ResponseError::InvalidGroupId.code();
+            return call.reply(OffsetDeleteResponse::default().with_error_code(error));
+        }
         let image = self.metadata.image();
         let mut known = request.clone();
         for topic in &mut known.topics {
@@ -25,9 +29,12 @@ impl Api {
         known.topics.retain(|topic| !topic.partitions.is_empty());
         let mut answer = OffsetDeleteResponse::default();
         if !known.topics.is_empty() {
-            let owner = Destination::Shard(image.group_shard(&request.group_id));
             let deadline = self.env.instant() + GROUP;
-            answer = match self.ask(&call, owner, &known, call.version(), deadline).await {
+            let asked = async {
+                let owner = Destination::Shard(self.group_shard(&request.group_id, deadline).await?);
+                self.ask(&call, owner, &known, call.version(), deadline).await
+            };
+            answer = match asked.await {
                 Ok(answer) => answer,
                 Err(error) => {
                     tracing::debug!(%error, "the owner of a group cannot be reached");

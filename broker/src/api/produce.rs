@@ -4,7 +4,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kafka_wire::ResponseError;
 use kafka_wire::batch::BatchHeader;
-use kafka_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use kafka_wire::messages::produce_response::{
+    BatchIndexAndErrorMessage, PartitionProduceResponse, TopicProduceResponse,
+};
 use kafka_wire::messages::{ProduceRequest, ProduceResponse};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -70,10 +72,7 @@ impl Api {
             };
             for partition in &data.partition_data {
                 let judged = || -> Result<Append, Refusal> {
-                    let refuse = |error: ResponseError| Refusal {
-                        error,
-                        message: error.to_string(),
-                    };
+                    let refuse = |error: ResponseError| Refusal::new(error, error.to_string());
                     if !acks_known {
                         return Err(refuse(ResponseError::InvalidRequiredAcks));
                     }
@@ -137,19 +136,27 @@ fn fill(mut response: ProduceResponse, entries: Vec<Entry>, outcomes: Vec<Outcom
         .iter_mut()
         .flat_map(|topic| &mut topic.partition_responses);
     for (partition, entry) in partitions.zip(entries) {
-        let (outcome, message) = match entry {
-            Entry::Refused(refusal) => (Outcome::failed(refusal.error), Some(text(refusal.message))),
+        let outcome = match entry {
+            Entry::Refused(refusal) => {
+                let record = |(place, why): (i32, String)| {
+                    BatchIndexAndErrorMessage::default()
+                        .with_batch_index(place)
+                        .with_batch_index_error_message(Some(text(why)))
+                };
+                partition.record_errors = refusal.records.into_iter().map(record).collect();
+                partition.error_message = Some(text(refusal.message));
+                Outcome::failed(refusal.error)
+            }
             // One for each that was appended; a default here would tell the client of a success.
             Entry::Appended => {
                 let missing = Outcome::failed(ResponseError::UnknownServerError);
-                (outcomes.next().unwrap_or(missing), None)
+                outcomes.next().unwrap_or(missing)
             }
         };
         partition.error_code = outcome.error_code;
         partition.base_offset = outcome.base_offset;
         partition.log_append_time_ms = outcome.log_append_time;
         partition.log_start_offset = outcome.log_start_offset;
-        partition.error_message = message;
     }
     response
 }

@@ -129,6 +129,7 @@ mod tests {
                 .collect(),
             internal: String::new(),
             draining,
+            serves_objects: None,
         }
     }
 
@@ -144,6 +145,7 @@ mod tests {
             shards: Vec::new(),
             group_shards: 1,
             feature_level: None,
+            default_partitions: None,
         })
     }
 

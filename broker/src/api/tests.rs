@@ -2,6 +2,8 @@
 
 mod admin;
 mod features;
+mod groups;
+mod num_partitions;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -390,7 +392,7 @@ async fn what_cannot_be_produced_is_refused_and_nothing_is_stored() {
         ),
         (
             client.produce("t", 0, Bytes::from_static(b"nonsense"), -1).await,
-            ResponseError::CorruptMessage,
+            ResponseError::InvalidRecord,
         ),
     ];
     for ((code, offset), error) in cases {

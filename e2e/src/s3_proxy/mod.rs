@@ -218,6 +218,10 @@ async fn treat(
         Some(Fault::Reset { after: false }) => Err(anyhow::anyhow!("reset before the effect")),
         Some(Fault::Silence { after: false }) => std::future::pending().await,
         Some(Fault::TruncateRequest) => send_half(state, &head, &body).await,
+        Some(Fault::RefuseSome) => match forward(state, head, body.clone()).await {
+            Err(error) => Ok(bad_gateway(&error)),
+            Ok(response) => Ok(refuse_some(response, &body)),
+        },
         fault => match forward(state, head, body).await {
             Err(error) => Ok(bad_gateway(&error)),
             Ok(response) => spoil(response, fault).await,
@@ -253,8 +257,35 @@ async fn spoil(response: Response<Bytes>, fault: Option<Fault>) -> anyhow::Resul
                 UnsyncBoxBody::new(StreamBody::new(frames)),
             ))
         }
-        Some(Fault::TruncateRequest | Fault::Delay { .. }) | None => Ok(response.map(whole)),
+        Some(Fault::TruncateRequest | Fault::RefuseSome | Fault::Delay { .. }) | None => {
+            Ok(response.map(whole))
+        }
     }
+}
+
+/// The answer to a deletion of many (`request` is its body) that has failed in part. Anything else stays as it is.
+fn refuse_some(response: Response<Bytes>, request: &Bytes) -> Response<Body> {
+    let request = String::from_utf8_lossy(request);
+    let keys = request
+        .split("<Key>")
+        .skip(1)
+        .filter_map(|rest| rest.split("</Key>").next());
+    let errors: String = keys
+        .step_by(2)
+        .map(|key| {
+            format!("<Error><Key>{key}</Key><Code>SlowDown</Code><Message>by the proxy</Message></Error>")
+        })
+        .collect();
+    if errors.is_empty() {
+        return response.map(whole);
+    }
+    let text = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         <DeleteResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{errors}</DeleteResult>"
+    );
+    let (mut head, _) = response.into_parts();
+    head.headers.insert(CONTENT_LENGTH, text.len().into());
+    Response::from_parts(head, whole(text.into()))
 }
 
 async fn forward(

@@ -51,6 +51,8 @@ pub enum Fault {
     TruncateRequest,
     /// The client gets half of the body, then its connection ends.
     TruncateResponse,
+    /// A deletion of many says of every second key that it is still there.
+    RefuseSome,
     /// The answer comes so much later.
     Delay { ms: u64 },
 }
@@ -63,6 +65,7 @@ impl Fault {
             Fault::Silence { .. } => "silence",
             Fault::TruncateRequest => "truncate_request",
             Fault::TruncateResponse => "truncate_response",
+            Fault::RefuseSome => "refuse_some",
             Fault::Delay { .. } => "delay",
         }
     }

@@ -9,10 +9,12 @@
     reason = "tests"
 )]
 
+mod postgres;
 mod system;
 
 use std::time::Duration;
 
+use postgres::Database;
 use system::{Client, Cut, Load, NAMESPACE, Producing, System, system, zone_bytes};
 
 const LOAD: Load = Load {
@@ -184,6 +186,22 @@ fn c6_zones_that_are_cut_off_go_on_or_recover() -> anyhow::Result<()> {
     in_a.finish_and_check(system, b)?;
     in_b.finish_and_check(system, a)?;
     system.await_settled()
+}
+
+#[test]
+fn c7_a_metadata_log_in_postgresql_outlives_its_server_and_a_coordinator() -> anyhow::Result<()> {
+    const SHORT: Load = Load { count: 1_000, ..LOAD };
+    let system = system()?;
+    system.await_settled()?;
+    let database = Database::start(system)?;
+    let client = database.client();
+    let before = database.slots()?;
+    let producing = Producing::start(system, &client, "postgres", SHORT)?;
+    std::thread::sleep(Duration::from_secs(3));
+    database.fail()?;
+    producing.finish_and_check(system, &client)?;
+    assert!(database.slots()? > before, "the metadata log is somewhere else");
+    Ok(())
 }
 
 #[test]

@@ -16,7 +16,8 @@ pub const CLUSTER: &str = "e2e";
 /// Where the demo puts the Kafka cluster.
 pub const NAMESPACE: &str = "diskless-demo";
 const OPERATOR_NAMESPACE: &str = "diskless-system";
-const TOPIC: &str = "orders";
+/// The topic that is written and read.
+pub const TOPIC: &str = "orders";
 const SETTLE: Duration = Duration::from_secs(300);
 
 /// Runs `cargo xtask …`.
@@ -75,9 +76,14 @@ pub struct Client {
 impl Client {
     /// The demo's, which may be anywhere.
     pub fn anywhere() -> Client {
+        Client::at("demo-bootstrap:9092")
+    }
+
+    /// The demo's, with another cluster.
+    pub fn at(bootstrap: &str) -> Client {
         Client {
             pod: "client".to_owned(),
-            bootstrap: "demo-bootstrap:9092".to_owned(),
+            bootstrap: bootstrap.to_owned(),
         }
     }
 
@@ -90,18 +96,7 @@ impl Client {
         object["spec"]["nodeSelector"] = serde_json::json!({"topology.kubernetes.io/zone": zone});
         object["spec"]["containers"][0]["image"] =
             system.get(&["pod", "client"])?["spec"]["containers"][0]["image"].clone();
-        let mut apply = system.command(NAMESPACE);
-        apply
-            .args(["apply", "-f", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null());
-        let mut apply = apply.spawn()?;
-        let mut stdin = apply.stdin.take().context("no stdin")?;
-        stdin.write_all(object.to_string().as_bytes())?;
-        drop(stdin);
-        if !apply.wait()?.success() {
-            bail!("pod {pod} cannot be made");
-        }
+        system.apply(&object.to_string())?;
         system.kubectl(&[
             "wait",
             &format!("pod/{pod}"),
@@ -174,7 +169,29 @@ impl System {
 
     /// `kubectl` in the namespace of the Kafka cluster.
     pub fn kubectl(&self, args: &[&str]) -> anyhow::Result<()> {
-        succeed(self.command(NAMESPACE).args(args)).map(drop)
+        self.output(args).map(drop)
+    }
+
+    /// The same, with what it prints.
+    pub fn output(&self, args: &[&str]) -> anyhow::Result<String> {
+        succeed(self.command(NAMESPACE).args(args))
+    }
+
+    /// `kubectl apply` there.
+    pub fn apply(&self, objects: &str) -> anyhow::Result<()> {
+        let mut apply = self.command(NAMESPACE);
+        apply
+            .args(["apply", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
+        let mut apply = apply.spawn()?;
+        let mut stdin = apply.stdin.take().context("no stdin")?;
+        stdin.write_all(objects.as_bytes())?;
+        drop(stdin);
+        if !apply.wait()?.success() {
+            bail!("these objects cannot be made:\n{objects}");
+        }
+        Ok(())
     }
 
     /// `kubectl` in the operator's namespace.
@@ -193,7 +210,8 @@ impl System {
         Ok(list["items"].as_array().cloned().unwrap_or_default())
     }
 
-    fn wait(&self, what: &str, mut done: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    /// Until it is so.
+    pub fn wait(&self, what: &str, mut done: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
         let start = Instant::now();
         loop {
             // The API server may be out of reach for a moment while a node is gone.

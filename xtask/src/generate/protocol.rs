@@ -158,9 +158,9 @@ fn reachable<'a>(top: &str, structs: &'a BTreeMap<String, Struct>) -> Vec<&'a st
     found
 }
 
-/// The type without `Vec` and `Option` around it.
+/// The type without `Vec`, `Option` and `Arc` around it.
 fn inner(kind: &str) -> &str {
-    let stripped = ["Vec<", "Option<"]
+    let stripped = ["Vec<", "Option<", "Arc<"]
         .iter()
         .find_map(|open| kind.strip_prefix(open)?.strip_suffix('>'));
     stripped.map_or(kind, inner)
@@ -204,6 +204,11 @@ fn wire_type(kind: &str, structs: &BTreeMap<String, Struct>) -> anyhow::Result<S
         .and_then(|kind| kind.strip_suffix('>'))
     {
         return Ok(format!("{}?", wire_type(kind, structs)?));
+    }
+    if let Some(shared) = kind.strip_prefix("Arc<").and_then(|kind| kind.strip_suffix('>'))
+        && shared != "str"
+    {
+        return wire_type(shared, structs);
     }
     let plain = match kind {
         "bool" => "BOOLEAN",

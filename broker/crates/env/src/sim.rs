@@ -69,6 +69,14 @@ struct State {
     next_port: u16,
 }
 
+impl State {
+    fn end_links(&self, host: &str) {
+        for (_, _, link) in self.links.iter().filter(|(a, b, _)| a == host || b == host) {
+            link.cancel();
+        }
+    }
+}
+
 impl SimNet {
     fn new(seed: u64) -> SimNet {
         SimNet(Arc::new(Mutex::new(State {
@@ -107,6 +115,12 @@ impl SimNet {
     pub fn is_cut(&self, from: &str, to: &str) -> bool {
         let state = self.0.lock();
         !state.cuts.is_empty() && state.cuts.contains(&(from.to_owned(), to.to_owned()))
+    }
+
+    /// Ends all connections of a host that lives on, as a middlebox does that has lost its memory: what was sent may have
+    /// arrived, its answer never will.
+    pub fn reset(&self, host: &str) {
+        self.0.lock().end_links(host);
     }
 
     /// Sets the wall clock of a host to true time plus `offset` milliseconds. Its monotonic clock does not mind.
@@ -183,11 +197,7 @@ impl SimNet {
         let mut state = self.0.lock();
         let prefix = format!("{host}:");
         state.listeners.retain(|address, _| !address.starts_with(&prefix));
-        for (a, b, link) in &state.links {
-            if a == host || b == host {
-                link.cancel();
-            }
-        }
+        state.end_links(host);
     }
 
     fn delay(&self) -> Duration {

@@ -83,6 +83,21 @@ async fn a_killed_node_drops_its_connections_and_refuses_new_ones() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reset_ends_the_connections_of_a_host_that_lives_on() {
+    let simulation = Simulation::new(1);
+    let server = simulation.node("server");
+    server.spawn(echo(server.clone()));
+    let client = simulation.node("client");
+    client.sleep(Duration::from_millis(1)).await;
+    let mut stream = client.connect("server:9000").await.unwrap();
+    assert!(ask(&client, &mut stream, b"x").await.is_some());
+    simulation.net().reset("server");
+    assert!(ask(&client, &mut stream, b"x").await.is_none());
+    let mut stream = client.connect("server:9000").await.unwrap();
+    assert!(ask(&client, &mut stream, b"x").await.is_some(), "it takes new ones");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_one_way_cut_holds_bytes_back_until_it_is_healed() {
     let simulation = Simulation::new(1);
     let server = simulation.node("server");

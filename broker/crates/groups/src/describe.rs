@@ -11,8 +11,9 @@ use kafka_wire::{ResponseError, ResponseKind, StrBytes};
 use crate::group::{Group, Member, State};
 use crate::service::GroupService;
 
-/// What everybody may do with a group (bits of Kafka's `AclOperation`): read, delete, describe.
-const OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8;
+/// What everybody may do with a group (bits of Kafka's `AclOperation`): read, delete, describe, describe and alter its
+/// configuration.
+const OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 /// First version in which a group that does not exist is an error (KIP-1043).
 const NOT_FOUND: i16 = 6;
 
@@ -45,6 +46,10 @@ impl GroupService {
                         .with_error_message(Some(text(&message)))
                 }
             })?;
+            let operations = match described.error_code {
+                0 => operations,
+                _ => i32::MIN,
+            };
             groups.push(
                 described
                     .with_group_id(id.clone())
@@ -94,11 +99,7 @@ fn described(group: &Group) -> DescribedGroup {
             } else {
                 Bytes::new()
             })
-            .with_member_assignment(if stable {
-                member.assignment.clone()
-            } else {
-                Bytes::new()
-            })
+            .with_member_assignment(member.assignment.clone())
     };
     DescribedGroup::default()
         .with_group_state(text(group.state.name()))

@@ -27,6 +27,9 @@ use crate::service::{DELETED_AT_ONCE, GroupService, code};
 /// First version of OffsetFetch that asks for several groups.
 const FETCH_MANY: i16 = 8;
 
+/// First version of OffsetCommit that tells a member that there is no such group (KIP-848).
+const NO_GROUP: i16 = 9;
+
 /// Most bytes of offsets in one entry of the log.
 const PIECE: usize = 4 * 1024 * 1024;
 
@@ -37,6 +40,7 @@ type Wanted = Option<Vec<(TopicName, Vec<i32>)>>;
 impl GroupService {
     pub(crate) async fn offset_commit(
         self: &Arc<Self>,
+        version: i16,
         request: OffsetCommitRequest,
         ids: BTreeMap<String, TopicId>,
     ) -> Answer {
@@ -51,7 +55,10 @@ impl GroupService {
                 return Ok(());
             }
             if generation >= 0 {
-                return Err(ResponseError::IllegalGeneration);
+                return Err(match version {
+                    NO_GROUP.. => ResponseError::GroupIdNotFound,
+                    _ => ResponseError::IllegalGeneration,
+                });
             }
             // A consumer that assigns its partitions itself: the group is nothing but offsets.
             let mut group = Group::new(self.settings.initial_rebalance_delay, time);

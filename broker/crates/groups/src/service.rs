@@ -11,7 +11,8 @@ use kafka_wire::flex::Encode;
 use kafka_wire::messages::leave_group_response::MemberResponse;
 use kafka_wire::messages::{
     DeleteGroupsRequest, DeleteGroupsResponse, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest,
-    LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, delete_groups_response::DeletableGroupResult,
+    LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
+    delete_groups_response::DeletableGroupResult,
 };
 use kafka_wire::{RequestKind, ResponseError, ResponseKind};
 use parking_lot::Mutex;
@@ -34,6 +35,10 @@ pub(crate) const DELETED_AT_ONCE: usize = 256;
 const MEMBER_ID_REQUIRED: i16 = 4;
 /// First version in which the leader can be told not to assign anew (KIP-814).
 const SKIP_ASSIGNMENT: i16 = 9;
+/// First version of SyncGroup that says which protocol the member means (KIP-559).
+const PROTOCOL_NAMED: i16 = 5;
+/// First version of JoinGroup whose answer may name no protocol (KIP-559).
+const NO_PROTOCOL: i16 = 7;
 /// First version of LeaveGroup with a list of members.
 const LEAVE_MANY: i16 = 3;
 
@@ -172,11 +177,20 @@ impl GroupService {
         topics: BTreeMap<String, TopicId>,
     ) -> Answer {
         match request {
-            RequestKind::JoinGroup(request) => self.join(client_id, client_host, version, request).await,
-            RequestKind::SyncGroup(request) => self.sync(request).await,
+            RequestKind::JoinGroup(request) => {
+                let mut answer = self.join(client_id, client_host, version, request).await;
+                if let Ok(ResponseKind::JoinGroup(response)) = &mut answer
+                    && response.error_code != 0
+                    && version >= NO_PROTOCOL
+                {
+                    response.protocol_name = None;
+                }
+                answer
+            }
+            RequestKind::SyncGroup(request) => self.sync(version, request).await,
             RequestKind::Heartbeat(request) => self.heartbeat(&request),
             RequestKind::LeaveGroup(request) => self.leave(version, request),
-            RequestKind::OffsetCommit(request) => self.offset_commit(request, topics).await,
+            RequestKind::OffsetCommit(request) => self.offset_commit(version, request, topics).await,
             RequestKind::OffsetFetch(request) => self.offset_fetch(version, request).await,
             RequestKind::OffsetDelete(request) => self.offset_delete(request).await,
             RequestKind::DescribeGroups(request) => self.describe(version, &request),
@@ -277,7 +291,17 @@ impl GroupService {
         answer.await.unwrap_or(Err(ResponseError::NotCoordinator))
     }
 
-    async fn sync(self: &Arc<Self>, request: SyncGroupRequest) -> Answer {
+    async fn sync(self: &Arc<Self>, version: i16, request: SyncGroupRequest) -> Answer {
+        let refuse = |error: ResponseError| {
+            let refused = SyncGroupResponse::default().with_error_code(error.code());
+            Ok(ResponseKind::SyncGroup(refused))
+        };
+        if request.group_id.is_empty() {
+            return refuse(ResponseError::InvalidGroupId);
+        }
+        if version >= PROTOCOL_NAMED && (request.protocol_type.is_none() || request.protocol_name.is_none()) {
+            return refuse(ResponseError::InconsistentGroupProtocol);
+        }
         let group_id = request.group_id.0.to_string();
         let (now, time) = (self.env.instant(), self.env.now());
         let answer = self.with(&group_id, |state| {
@@ -307,6 +331,12 @@ impl GroupService {
     }
 
     fn heartbeat(&self, request: &HeartbeatRequest) -> Answer {
+        if request.group_id.is_empty() {
+            let error = ResponseError::InvalidGroupId.code();
+            return Ok(ResponseKind::Heartbeat(
+                HeartbeatResponse::default().with_error_code(error),
+            ));
+        }
         let now = self.env.instant();
         let instance = request.group_instance_id.as_deref();
         let result = self.with(&request.group_id, |state| {
@@ -324,6 +354,12 @@ impl GroupService {
     fn leave(self: &Arc<Self>, version: i16, request: LeaveGroupRequest) -> Answer {
         let (now, time) = (self.env.instant(), self.env.now());
         let group_id = request.group_id.0.to_string();
+        if group_id.is_empty() {
+            let error = ResponseError::InvalidGroupId.code();
+            return Ok(ResponseKind::LeaveGroup(
+                LeaveGroupResponse::default().with_error_code(error),
+            ));
+        }
         let code = |result: Result<(), ResponseError>| result.err().map_or(0, |error| error.code());
         self.with(&group_id, |state| {
             let mut replies = Vec::new();

@@ -185,6 +185,8 @@ async fn member_for(groups: &Arc<GroupService>, id: &str, session_ms: i32) -> St
         .with_group_id(group(id))
         .with_member_id(joined.member_id.clone())
         .with_generation_id(1)
+        .with_protocol_type(Some(text("consumer")))
+        .with_protocol_name(Some(text("range")))
         .with_assignments(vec![assignment]);
     match ask(groups, 5, RequestKind::SyncGroup(request)).await {
         Ok(ResponseKind::SyncGroup(synced)) => assert_eq!(
@@ -469,8 +471,8 @@ async fn only_groups_without_members_are_deleted() {
     assert_eq!((busy.group_state.as_str(), busy.members.len()), ("Stable", 1));
     assert_eq!(busy.members[0].client_host.as_str(), "/127.0.0.1");
     assert_eq!(
-        busy.authorized_operations, 0b1_0100_1000,
-        "read, delete, describe"
+        busy.authorized_operations, 0b1101_0100_1000,
+        "read, delete, describe, describe and alter configurations"
     );
     assert_eq!(
         (idle.error_code, idle.group_state.as_str()),
@@ -566,6 +568,8 @@ async fn no_member_hears_of_an_assignment_before_it_is_stored() {
             .with_group_id(group("g"))
             .with_member_id(member.clone())
             .with_generation_id(1)
+            .with_protocol_type(Some(text("consumer")))
+            .with_protocol_name(Some(text("range")))
             .with_assignments(assignments.to_vec());
         let (groups, env, member) = (groups.clone(), lab.env.clone(), member.to_string());
         async move {

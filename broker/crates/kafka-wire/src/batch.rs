@@ -29,8 +29,6 @@ const CODEC_MASK: i16 = 0b111;
 const LOG_APPEND_TIME: i16 = 1 << 3;
 const TRANSACTIONAL: i16 = 1 << 4;
 const CONTROL: i16 = 1 << 5;
-/// What a producer may set: a codec and the transactional bit, and the two bits that have errors of their own.
-const KNOWN_ATTRIBUTES: i16 = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL;
 
 /// Compression of the records of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +63,12 @@ pub enum BatchError {
     /// Codec numbers 5 to 7.
     #[error("unknown compression codec {0}")]
     Codec(i16),
-    /// Attribute bits that a producer must not set.
-    #[error("record batch attributes {0:#x} are not allowed from a producer")]
-    Attributes(i16),
+    /// Bytes behind the one batch that a producer may send for a partition.
+    #[error("more than one record batch")]
+    Several,
+    /// Offsets are the broker's to give.
+    #[error("base offset is {0}, only 0 is accepted from a producer")]
+    BaseOffset(i64),
     /// Only brokers write control batches.
     #[error("control batches are not accepted from a producer")]
     Control,
@@ -104,14 +105,20 @@ impl BatchError {
     /// The error a Produce response says it with, as Kafka does.
     pub fn response_error(self) -> ResponseError {
         match self {
-            Self::Truncated | Self::Length(_) | Self::Crc | Self::Records => ResponseError::CorruptMessage,
-            Self::Magic(_) => ResponseError::UnsupportedForMessageFormat,
+            Self::Length(_) | Self::Crc => ResponseError::CorruptMessage,
+            // Message formats of old are told from bytes that are none at all.
+            Self::Magic(0 | 1) => ResponseError::InvalidRecord,
+            Self::Magic(_) => ResponseError::CorruptMessage,
             Self::Codec(_) => ResponseError::UnsupportedCompressionType,
             Self::TimestampType => ResponseError::InvalidTimestamp,
             Self::TooLarge => ResponseError::MessageTooLarge,
-            Self::Attributes(_) | Self::Control | Self::Count { .. } | Self::Producer { .. } => {
-                ResponseError::InvalidRecord
-            }
+            Self::Truncated
+            | Self::Several
+            | Self::BaseOffset(_)
+            | Self::Control
+            | Self::Count { .. }
+            | Self::Producer { .. }
+            | Self::Records => ResponseError::InvalidRecord,
         }
     }
 }
@@ -308,19 +315,21 @@ pub fn patched_head(
 /// Checks that `batch` is one whole batch with a correct checksum.
 pub fn verify(batch: &[u8]) -> Result<BatchHeader, BatchError> {
     let header = BatchHeader::parse(batch)?;
-    if header.total_size() != batch.len() {
-        return Err(BatchError::Length(header.length));
-    }
-    let summed = batch.get(CRC_START..).ok_or(BatchError::Truncated)?;
+    let summed = batch
+        .get(CRC_START..header.total_size())
+        .ok_or(BatchError::Truncated)?;
     if crc_fast::crc32_iscsi(summed) != header.crc {
         return Err(BatchError::Crc);
+    }
+    if batch.len() > header.total_size() {
+        return Err(BatchError::Several);
     }
     Ok(header)
 }
 
 /// Checks what a producer sent for a partition: exactly one batch, intact, with the rules of Kafka's validator.
 ///
-/// The records inside are not looked at. Whether zstd is allowed depends on the version of the request, which is
+/// The records inside are not looked at: see [`crate::records::check`]. Whether zstd is allowed depends on the version of the request, which is
 /// the caller's to know.
 pub fn validate(batch: &[u8]) -> Result<BatchHeader, BatchError> {
     let header = verify(batch)?;
@@ -333,14 +342,14 @@ pub fn validate(batch: &[u8]) -> Result<BatchHeader, BatchError> {
         ..
     } = header;
     let codec = header.codec()?;
+    if header.base_offset != 0 {
+        return Err(BatchError::BaseOffset(header.base_offset));
+    }
     if header.is_control() {
         return Err(BatchError::Control);
     }
     if header.is_log_append_time() {
         return Err(BatchError::TimestampType);
-    }
-    if header.attributes & !KNOWN_ATTRIBUTES != 0 {
-        return Err(BatchError::Attributes(header.attributes));
     }
     let records = (batch.len() - HEADER_LEN) as u64;
     let counted = record_count >= 1 && i64::from(record_count) == i64::from(last_offset_delta) + 1;

@@ -113,12 +113,8 @@ impl Group {
         if join.protocols.is_empty() || join.protocol_type.is_empty() {
             return false;
         }
-        let mut others = self
-            .members
-            .values()
-            .filter(|member| member.id != join.member_id)
-            .peekable();
-        if others.peek().is_none() {
+        // Its own word of before counts, too: who wants to speak otherwise leaves first.
+        if self.members.is_empty() {
             return true;
         }
         if self
@@ -128,11 +124,9 @@ impl Group {
         {
             return false;
         }
-        let others: Vec<&Member> = others.collect();
         let all_know = |name: &str| {
-            others
-                .iter()
-                .all(|other| other.protocols.iter().any(|(known, _)| known == name))
+            let mut members = self.members.values();
+            members.all(|member| member.protocols.iter().any(|(known, _)| known == name))
         };
         join.protocols.iter().any(|(name, _)| all_know(name))
     }

@@ -224,6 +224,20 @@ impl<A: Decode, B: Decode> Decode for (A, B) {
     }
 }
 
+impl<T: Encode> Encode for Arc<T> {
+    fn encode(&self, out: &mut BytesMut) {
+        (**self).encode(out);
+    }
+}
+
+impl<T: Decode> Decode for Arc<T> {
+    const MIN_SIZE: usize = T::MIN_SIZE;
+
+    fn decode(input: &mut Bytes) -> Result<Self, DecodeError> {
+        Ok(Arc::new(T::decode(input)?))
+    }
+}
+
 impl<T: Encode> Encode for Box<T> {
     fn encode(&self, out: &mut BytesMut) {
         (**self).encode(out);

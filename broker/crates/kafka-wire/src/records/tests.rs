@@ -170,3 +170,50 @@ fn a_bomb_ends_at_the_limit() {
         Some(Err(BatchError::Records))
     );
 }
+
+#[test]
+fn what_is_accepted_can_be_read_to_its_end() {
+    let good: &[&[u8]] = &[
+        // Null key, a value, no headers.
+        &[16, 0, 0, 0, 1, 4, b'a', b'b', 0],
+        // A key, null value, two headers, one of them without a value.
+        &[28, 0, 0, 0, 2, b'k', 1, 4, 2, b'h', 2, b'v', 2, b'h', 1],
+        // Longer than null is null, too.
+        &[12, 0, 0, 0, 3, 3, 0],
+    ];
+    let bad: &[&[u8]] = &[
+        // Bytes behind the record; too few for it; a record shorter and longer than what it holds.
+        &[12, 0, 0, 0, 1, 1, 0, 0],
+        &[12, 0, 0, 0, 1, 1],
+        &[10, 0, 0, 0, 1, 1, 0],
+        &[14, 0, 0, 0, 1, 1, 0],
+        &[1, 0, 0, 0, 1, 1, 0],
+        // A key, a value, a header that is longer than all; a header without a key; fewer than no headers.
+        &[12, 0, 0, 0, 100, 1, 0],
+        &[12, 0, 0, 0, 1, 100, 0],
+        &[16, 0, 0, 0, 1, 1, 2, 100, 1],
+        &[16, 0, 0, 0, 1, 1, 2, 1, 1],
+        &[12, 0, 0, 0, 1, 1, 1],
+        &[12, 0, 0, 0, 1, 1, 100],
+        // Not the offset of its place.
+        &[12, 0, 0, 2, 1, 1, 0],
+        &[255; 20],
+    ];
+    for codec in CODECS {
+        let plain = batch(&[record(0, 7, b"x")]);
+        let checked = |records: &[u8]| {
+            let mut seen = Vec::new();
+            let bytes = rebuilt(&plain, codec, &compress(codec, records));
+            let result = check(&bytes, |index, time| seen.push((index, time)));
+            (result, seen)
+        };
+        for records in good {
+            let (result, seen) = checked(records);
+            assert_eq!(result, Ok(()), "{codec:?} {records:?}");
+            assert_eq!(seen, [(0, 7)]);
+        }
+        for records in bad {
+            assert!(checked(records).0.is_err(), "{codec:?} {records:?}");
+        }
+    }
+}
