@@ -89,7 +89,6 @@ pub const MUTATIONS: &[(&str, &str)] = &[
         "keep-window",
         "what a broker knows of a shard's end survives a gap in the news",
     ),
-    ("believe-follower", "a follower is believed though it is behind"),
     (
         "commit-loser",
         "of two uploads of a segment the first is committed, not the one that has ended",
@@ -107,10 +106,6 @@ pub const MUTATIONS: &[(&str, &str)] = &[
     (
         "forget-sagas",
         "a new controller does not go on with what the one before has begun",
-    ),
-    (
-        "snapshot-without-producers",
-        "a state that comes from a snapshot knows no producers",
     ),
     (
         "guess-group-shard",

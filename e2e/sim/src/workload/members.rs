@@ -17,6 +17,8 @@ use crate::requests::{PLENTY, Position, refused};
 const GROUP: &str = "readers";
 /// Between heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Longer than a Fetch takes.
+const LONG: Duration = Duration::from_secs(5);
 /// Most members at a time.
 const MOST: usize = 4;
 
@@ -61,6 +63,8 @@ pub(crate) async fn run_group(
         let ended = env.spawn(member.run());
         Life { env, leave, ended }
     };
+    let observer = simulation.node("observer");
+    observer.spawn(observe(observer.clone(), lab.clone(), topic));
     let end = env.instant() + trouble;
     let mut lives = vec![start(), start()];
     while env.instant() < end {
@@ -103,6 +107,20 @@ pub(crate) async fn run_group(
     for life in lives {
         life.leave.store(true, Relaxed);
         let _ = life.ended.await;
+    }
+}
+
+/// Asks again and again where the group is.
+async fn observe(env: Env, lab: Arc<Lab>, topic: &'static str) {
+    let topic = lab.topic(topic);
+    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    while !lab.is_quiet() {
+        let partition = topic.random_partition(&env);
+        if let Err(failure) = committed(&mut client, &lab, topic, partition).await {
+            lab.trace.add(&env, format_args!("where the group is: {failure}"));
+        }
+        client.disconnect();
+        env.sleep(Duration::from_millis(env.random_below(500))).await;
     }
 }
 
@@ -296,10 +314,13 @@ impl Member {
                 *position = Some((offset.max(0), offset));
             }
         }
+        let asked = self.env.instant();
         if !self.read(part, topic).await? {
             self.env.sleep(PAUSE).await;
         }
-        Ok(self.env.random_below(3) > 0 || self.commit(part).await?)
+        // Who has slept finds that its next commit is long due, and nobody has told it yet that it is a member no more.
+        let has_slept = self.env.instant() >= asked + LONG;
+        Ok(!has_slept && self.env.random_below(3) > 0 || self.commit(part).await?)
     }
 
     /// Takes what there is. False: nothing.

@@ -403,9 +403,6 @@ impl StateMachine for ShardState {
             std::fs::rename(&staged, view(&self.dir)).map_err(|e| file_error(&staged, &e))?;
             Ok::<_, StateError>(schema::restore(&view(&self.dir))?)
         })?;
-        if env::mutation("snapshot-without-producers") {
-            self.db.execute("DELETE FROM producers", ())?;
-        }
         self.load()?;
         self.shared.tail.restart(offset.next());
         Ok(())
