@@ -152,7 +152,7 @@ impl Scanner {
             }
         }
         // Read anew for each page: a shard may have been added.
-        let mut shards = self.shards()?;
+        let shards = self.shards()?;
         let mut unknown: BTreeSet<Uuid> = asked.iter().map(|(id, _)| *id).collect();
         for shard in &shards {
             if unknown.is_empty() {
@@ -166,8 +166,7 @@ impl Scanner {
         for (id, object) in asked.iter().filter(|(id, _)| unknown.contains(id)) {
             report.orphans.add(object);
             if delete {
-                self.shuffle(&mut shards);
-                self.hand_over(*id, object.size, &shards).await?;
+                self.hand_over(*id, object.size, &chain(*id, &shards)).await?;
             }
         }
         Ok(())
@@ -180,14 +179,6 @@ impl Scanner {
             return Err(ScanError::NoShards);
         }
         Ok(shards)
-    }
-
-    /// So that no shard gets all the work of being the last.
-    fn shuffle(&self, shards: &mut [ShardId]) {
-        for last in (1..shards.len()).rev() {
-            let chosen = self.env.random_below(last as u64 + 1);
-            shards.swap(last, usize::try_from(chosen).unwrap_or(0));
-        }
     }
 
     async fn describe(
@@ -221,6 +212,17 @@ impl Scanner {
             code => Err(ScanError::Refused(shard, code)),
         }
     }
+}
+
+/// All shards, each object's from another one on, so that no shard gets all the work of being the last. Two scans at the same time
+/// come to the same order: with orders of their own the shards would pass an object on to each other, and nobody would be the last.
+fn chain(object: Uuid, shards: &[ShardId]) -> Vec<ShardId> {
+    let mut chain = shards.to_vec();
+    let (_, random) = object.as_u64_pair();
+    if let Some(first) = random.checked_rem(chain.len() as u64) {
+        chain.rotate_left(usize::try_from(first).unwrap_or(0));
+    }
+    chain
 }
 
 /// The last scan of this node, for its metrics.

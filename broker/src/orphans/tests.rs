@@ -42,3 +42,22 @@ async fn orphans_are_deleted_by_the_shards_and_nothing_else_is_touched() {
     assert!(metrics.contains("diskless_foreign_objects 1"), "{metrics}");
     node.stop().await;
 }
+
+#[test]
+fn every_scan_gives_an_object_the_same_chain_and_every_shard_is_the_last_of_some() {
+    let env = Env::simulated(7);
+    let shards: Vec<ShardId> = (0..4).map(ShardId).collect();
+    let mut last = BTreeSet::new();
+    for _ in 0..200 {
+        let object = wal::name_object(env.uuid(), types::NodeId(1001));
+        let owners = chain(object, &shards);
+        assert_eq!(owners, chain(object, &shards));
+        assert_eq!(
+            owners.iter().copied().collect::<BTreeSet<_>>().len(),
+            shards.len()
+        );
+        last.extend(owners.last().copied());
+    }
+    assert_eq!(last.len(), shards.len());
+    assert!(chain(env.uuid(), &[]).is_empty());
+}

@@ -16,6 +16,7 @@
 //! them anew.
 
 mod describe;
+mod expiry;
 pub mod fuzz_entry;
 mod group;
 mod offsets;

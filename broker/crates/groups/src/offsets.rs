@@ -21,8 +21,9 @@ use kafka_wire::messages::{
 use kafka_wire::{ResponseError, ResponseKind, StrBytes};
 use types::TopicId;
 
+use crate::expiry::DELETED_AT_ONCE;
 use crate::group::Group;
-use crate::service::{DELETED_AT_ONCE, GroupService, code};
+use crate::service::{GroupService, code};
 
 /// First version of OffsetFetch that asks for several groups.
 const FETCH_MANY: i16 = 8;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coordinator::replica::ReplicaError;
-use coordinator::shard::{ShardService, StoredOffset};
+use coordinator::shard::ShardService;
 use env::{Env, Instant};
 use kafka_wire::flex::Encode;
 use kafka_wire::messages::leave_group_response::MemberResponse;
@@ -19,18 +19,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use types::{FastMap, TopicId};
 
-use crate::group::{Group, Join, Reply, State, Sync, Ticket, join_refused, sync_refused};
+use crate::group::{Group, Join, Reply, Sync, Ticket, join_refused, sync_refused};
 use crate::record::GroupRecord;
 use crate::settings::GroupSettings;
 
 /// Deadlines are looked at no more often than this.
 const GRAIN: Duration = Duration::from_millis(50);
-/// Kafka's `offsets.retention.check.interval.ms`.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(600);
 /// After groups could not be loaded.
 const LOAD_AGAIN: Duration = Duration::from_millis(200);
-/// Offsets that go with one entry of the log.
-pub(crate) const DELETED_AT_ONCE: usize = 256;
 /// First version in which a member without an id is told one (KIP-394).
 const MEMBER_ID_REQUIRED: i16 = 4;
 /// First version in which the leader can be told not to assign anew (KIP-814).
@@ -49,7 +45,7 @@ pub struct GroupService {
     pub(crate) env: Env,
     pub(crate) shard: ShardService,
     pub(crate) settings: GroupSettings,
-    state: Mutex<Groups>,
+    pub(crate) state: Mutex<Groups>,
     /// A deadline came nearer.
     sooner: Notify,
     /// A group has no save under way any more.
@@ -407,7 +403,11 @@ impl GroupService {
     }
 
     /// Deletes a group without members and all its offsets. False: there is none, or it does not fit.
-    async fn delete_group(&self, group: &str, fits: impl Fn(&Group) -> bool) -> Result<bool, ResponseError> {
+    pub(crate) async fn delete_group(
+        &self,
+        group: &str,
+        fits: impl Fn(&Group) -> bool,
+    ) -> Result<bool, ResponseError> {
         let begun = loop {
             // A save that ended after the deletion would bring the group back: the last member may just have left.
             let saved = self.saved.notified();
@@ -531,62 +531,6 @@ impl GroupService {
                 () = wait => {}
             }
         }
-    }
-
-    /// Forgets what groups without members have committed, after the retention time (KIP-211), and groups without
-    /// members that have committed nothing.
-    async fn expire(&self) {
-        loop {
-            self.env.sleep(EXPIRY_INTERVAL).await;
-            let retention = i64::try_from(self.settings.offsets_retention.as_millis()).unwrap_or(i64::MAX);
-            let before = self.env.now().plus(-retention);
-            let empty = |group: &Group| group.is_empty() && group.state == State::Empty;
-            let candidates: Vec<(String, bool, u64)> = {
-                let state = self.state.lock();
-                state
-                    .groups
-                    .iter()
-                    .filter(|(_, group)| empty(group))
-                    .map(|(id, group)| (id.clone(), group.since < before, group.commits()))
-                    .collect()
-            };
-            for (id, old, commits) in candidates {
-                let before = if old { before } else { types::Timestamp(i64::MIN) };
-                // Not if somebody commits while it is looked at.
-                let fits = |group: &Group| empty(group) && group.commits() == commits;
-                if let Err(error) = self.expire_group(&id, before, fits).await {
-                    tracing::debug!(group = id, ?error, "offsets were not expired");
-                }
-            }
-        }
-    }
-
-    async fn expire_group(
-        &self,
-        id: &str,
-        before: types::Timestamp,
-        fits: impl Fn(&Group) -> bool,
-    ) -> Result<(), ResponseError> {
-        let offsets = self
-            .shard
-            .fetch_offsets(id.to_owned(), None)
-            .await
-            .map_err(|error| code(&error))?;
-        let (expired, kept): (Vec<_>, Vec<_>) = offsets
-            .into_iter()
-            .partition(|offset| offset.committed_at < before);
-        if kept.is_empty() {
-            self.delete_group(id, fits).await?;
-        } else if !expired.is_empty() {
-            let name = |offset: &StoredOffset| (offset.commit.topic.clone(), offset.commit.partition);
-            for some in expired.chunks(DELETED_AT_ONCE) {
-                self.shard
-                    .delete_offsets(id.to_owned(), some.iter().map(name).collect())
-                    .await
-                    .map_err(|error| code(&error))?;
-            }
-        }
-        Ok(())
     }
 }
 

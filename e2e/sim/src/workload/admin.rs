@@ -238,6 +238,9 @@ pub(crate) async fn grow(env: Env, lab: Arc<Lab>, topic: &'static str, most: i32
     }
 }
 
+/// A request that was given up takes effect within this time, if at all: nodes are paused for less.
+const LATE: Duration = Duration::from_secs(20);
+
 /// A group that commits offsets of a topic that is about to go.
 const DRIFTER: &str = "drifter";
 
@@ -272,12 +275,19 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
     let mut next = first;
     let mut before = None;
     let mut all_settled = true;
+    let mut unanswered = None;
     while !lab.is_quiet() {
         let start = clock(&env);
         until!(
             client,
             lab,
-            client.create(&name, 2, &[("retention.ms", "-1")]).await.map(Some)
+            match client.create(&name, 2, &[("retention.ms", "-1")]).await {
+                Ok(()) => Ok(Some(())),
+                Err(failure) => {
+                    unanswered = Some(env.instant());
+                    Err(failure)
+                }
+            }
         );
         // A broker that has heard of neither the deletion nor the creation still knows the topic before.
         let is_new = |found: Option<(uuid::Uuid, i32)>| found.filter(|(found, _)| Some(*found) != before);
@@ -289,7 +299,9 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
             idempotent: true,
             ..History::default()
         };
-        if all_settled {
+        // One that was given up may have made this topic long before it was seen, while commits were still on their way.
+        let alone = unanswered.is_none_or(|at| env.instant().saturating_duration_since(at) > LATE);
+        if all_settled && alone {
             let offset = until!(
                 client,
                 lab,
