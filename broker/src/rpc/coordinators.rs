@@ -104,29 +104,44 @@ impl Coordinators {
         .await
     }
 
-    /// `DisklessFindBatches`. When the leader does not answer in time a follower is asked as well; what it says counts
+    /// `DisklessFindBatches`. When the leader does not answer in time a follower is asked as well. What either says counts
     /// unless it is behind what this node has seen of one of the partitions.
     pub async fn find_batches(
         &self,
         request: &FindBatchesRequest,
         deadline: Instant,
     ) -> Result<FindBatchesResponse, RpcError> {
-        let leader = self.call::<FindBatchesResponse>(
-            Destination::Shard(request.shard),
-            api_key::FIND_BATCHES,
-            request,
-            deadline,
-            ATTEMPT,
-        );
         let found = tokio::select! {
             biased;
-            found = leader => found?,
+            found = self.ask_leader(request, deadline) => found?,
             found = self.ask_follower(request) => found,
         };
         for (wanted, result) in request.partitions.iter().zip(&found.partitions) {
             self.seen.raise(wanted.partition, result.high_watermark);
         }
         Ok(found)
+    }
+
+    /// The answer of a leader that has everything this node has seen. One that was deposed while it was frozen or cut off does not know
+    /// it, and a follower may be ahead of the true one for a moment.
+    async fn ask_leader(
+        &self,
+        request: &FindBatchesRequest,
+        deadline: Instant,
+    ) -> Result<FindBatchesResponse, RpcError> {
+        loop {
+            let leader = Destination::Shard(request.shard);
+            let found: FindBatchesResponse = self
+                .call(leader, api_key::FIND_BATCHES, request, deadline, ATTEMPT)
+                .await?;
+            if !self.seen.is_behind(request, &found) {
+                return Ok(found);
+            }
+            if self.env.instant() >= deadline {
+                return Err(RpcError::TimedOut);
+            }
+            self.env.sleep(self.env.jittered(FIRST_PAUSE)).await;
+        }
     }
 
     /// Resolves when a follower has an answer that counts.
@@ -202,7 +217,7 @@ impl Coordinators {
     /// `DisklessTail`.
     pub async fn tail(&self, request: &TailRequest, deadline: Instant) -> Result<TailResponse, RpcError> {
         let attempt = ATTEMPT + Duration::from_millis(u64::from(request.max_wait_ms));
-        let news: TailResponse = self
+        let mut news: TailResponse = self
             .call(
                 Destination::Shard(request.shard),
                 api_key::TAIL,
@@ -211,10 +226,11 @@ impl Coordinators {
                 attempt,
             )
             .await?;
-        for update in &news.partitions {
+        for update in &mut news.partitions {
             match update.deleted {
                 true => self.seen.forget(&update.partition),
-                false => self.seen.raise(update.partition, update.high_watermark),
+                // After a change of leaders old news may come again, as they were when they were new.
+                false => update.high_watermark = self.seen.raise(update.partition, update.high_watermark),
             }
         }
         Ok(news)

@@ -99,6 +99,11 @@ impl Consumer<'_> {
             let most = if slow { LITTLE } else { PLENTY };
             match self.client.fetch(&positions, most).await {
                 Ok(fetched) => {
+                    // Before anything else is asked: that may be at another broker.
+                    if self.connection != self.client.connections {
+                        self.keep_watermarks();
+                        self.connection = self.client.connections;
+                    }
                     self.check_limit(&fetched, most);
                     let nothing = fetched.iter().all(|partition| partition.records.is_empty());
                     for partition in fetched {
@@ -175,10 +180,6 @@ impl Consumer<'_> {
             self.silent_since,
         );
         self.silent_since = clock(&self.env);
-        if self.connection != self.client.connections {
-            self.keep_watermarks();
-            self.connection = self.client.connections;
-        }
         self.watermarks
             .entry(id)
             .or_default()
