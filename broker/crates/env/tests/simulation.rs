@@ -94,7 +94,10 @@ async fn a_reset_ends_the_connections_of_a_host_that_lives_on() {
     simulation.net().reset("server");
     assert!(ask(&client, &mut stream, b"x").await.is_none());
     let mut stream = client.connect("server:9000").await.unwrap();
-    assert!(ask(&client, &mut stream, b"x").await.is_some(), "it takes new ones");
+    assert!(
+        ask(&client, &mut stream, b"x").await.is_some(),
+        "it takes new ones"
+    );
 }
 
 #[tokio::test(start_paused = true)]

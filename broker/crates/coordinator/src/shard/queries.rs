@@ -304,7 +304,11 @@ pub fn retention(
     while let Some(row) = rows.next()? {
         let (last_offset, size, timestamp): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let old = keep_from.is_some_and(|keep_from| timestamp < keep_from.0);
-        let without = if env::mutation("retention-one-more") { bytes } else { bytes - size };
+        let without = if env::mutation("retention-one-more") {
+            bytes
+        } else {
+            bytes - size
+        };
         let surplus = retention_bytes >= 0 && without >= retention_bytes;
         if !old && !surplus {
             break;
