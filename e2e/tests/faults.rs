@@ -86,7 +86,8 @@ fn deleted_records_are_out_of_range_not_skipped() -> anyhow::Result<()> {
                 Ok((found.error_code != 0).then_some(found))
             })?;
             assert_eq!(found.error_code, ResponseError::OffsetOutOfRange.code());
-            assert_eq!((found.log_start_offset, found.high_watermark), (2, 3));
+            // As Kafka answers errors; where the partition begins is ListOffsets' to say.
+            assert_eq!((found.log_start_offset, found.high_watermark), (-1, -1));
         }
         let found = fetch(&mut wire, "cut", &[(0, 2)])?.remove(0);
         assert_eq!((found.error_code, values(&found)?), (0, vec!["2".to_owned()]));
