@@ -13,6 +13,7 @@ mod support;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
 
 use e2e::node::{Cluster, Node, Plan};
 use e2e::s3::S3Server;
@@ -25,20 +26,21 @@ use crate::support::{fetch, known, produce, until, values};
 const ZONES: [&str; 4] = ["a", "a", "a", "b"];
 /// Every record becomes an object of its own.
 const OBJECTS: i64 = 10;
+/// How far a writer goes ahead of readers that must not lose sight of it.
+const AHEAD: i64 = 10;
+const MOMENT: Duration = Duration::from_millis(1);
 
-/// Whole objects that a broker has read from the store.
+fn sum(brokers: &[Node], metric: &str) -> anyhow::Result<f64> {
+    brokers.iter().map(|broker| broker.metric(metric)).sum()
+}
+
+/// Whole objects that brokers have read from the store.
 fn store_reads(brokers: &[Node]) -> anyhow::Result<f64> {
-    let reads = brokers
-        .iter()
-        .map(|broker| broker.metric("diskless_object_reads_total{source=\"store\"}"));
-    reads.sum()
+    sum(brokers, "diskless_object_reads_total{source=\"store\"}")
 }
 
 fn failures(brokers: &[Node]) -> anyhow::Result<f64> {
-    let failures = brokers
-        .iter()
-        .map(|broker| broker.metric("diskless_neighbour_failures_total"));
-    failures.sum()
+    sum(brokers, "diskless_neighbour_failures_total")
 }
 
 /// Reads records that are numbers, until those of `offsets` have come; each must be where it belongs.
@@ -142,7 +144,7 @@ fn consumers_go_on_while_a_broker_that_reads_for_them_is_frozen_or_dead() -> any
                 read(broker, at..at + 1)?;
                 position.store(at + 1, Relaxed);
             } else {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(MOMENT);
             }
         }
         Ok(())
@@ -151,6 +153,11 @@ fn consumers_go_on_while_a_broker_that_reads_for_them_is_frozen_or_dead() -> any
         let mut wire = Wire::connect(&writer.address())?;
         while !done.load(Relaxed) {
             let number = written.load(Relaxed);
+            let slowest = positions.iter().map(|position| position.load(Relaxed)).min();
+            if slowest.is_some_and(|slowest| number - slowest >= AHEAD) {
+                std::thread::sleep(MOMENT);
+                continue;
+            }
             assert_eq!(produce(&mut wire, "numbers", 0, &[&number.to_string()])?, number);
             written.store(number + 1, Relaxed);
         }
