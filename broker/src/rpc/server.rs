@@ -50,7 +50,7 @@ pub trait Handler: Send + Sync + 'static {
     async fn handle(&self, api_key: i16, body: Bytes, caller: &Caller) -> Option<Rope>;
 }
 
-/// Connections of nodes. Each node has one to each other; tools come beside them.
+/// Connections of nodes. Each node has one to each other, brokers of a zone a second one; tools come beside them.
 pub(super) const MAX_CONNECTIONS: usize = 4096;
 
 /// Connections of peers that have not said who they are. For one more the oldest is closed: nodes say so within

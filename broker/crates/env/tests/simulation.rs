@@ -27,6 +27,16 @@ async fn echo(env: Env) {
     }
 }
 
+/// A node that echoes, and one that is its client.
+async fn served(seed: u64) -> (Simulation, Env, Env) {
+    let simulation = Simulation::new(seed);
+    let server = simulation.node("server");
+    server.spawn(echo(server.clone()));
+    let client = simulation.node("client");
+    client.sleep(Duration::from_millis(1)).await;
+    (simulation, server, client)
+}
+
 async fn ask(env: &Env, stream: &mut env::Stream, text: &[u8]) -> Option<Vec<u8>> {
     stream.write_all(text).await.ok()?;
     let mut answer = vec![0u8; text.len()];
@@ -38,12 +48,8 @@ async fn ask(env: &Env, stream: &mut env::Stream, text: &[u8]) -> Option<Vec<u8>
 
 /// Everything that a run can observe.
 async fn run(seed: u64) -> Vec<u64> {
-    let simulation = Simulation::new(seed);
-    let server = simulation.node("server");
-    server.spawn(echo(server.clone()));
-    let client = simulation.node("client");
+    let (_simulation, _server, client) = served(seed).await;
     let mut seen = Vec::new();
-    client.sleep(Duration::from_millis(1)).await;
     let mut stream = client.connect("server:9000").await.unwrap();
     for _ in 0..20 {
         let start = client.instant();
@@ -63,11 +69,7 @@ async fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_killed_node_drops_its_connections_and_refuses_new_ones() {
-    let simulation = Simulation::new(1);
-    let server = simulation.node("server");
-    server.spawn(echo(server.clone()));
-    let client = simulation.node("client");
-    client.sleep(Duration::from_millis(1)).await;
+    let (simulation, server, client) = served(1).await;
     let mut stream = client.connect("server:9000").await.unwrap();
     assert!(ask(&client, &mut stream, b"x").await.is_some());
     server.kill();
@@ -84,11 +86,7 @@ async fn a_killed_node_drops_its_connections_and_refuses_new_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reset_ends_the_connections_of_a_host_that_lives_on() {
-    let simulation = Simulation::new(1);
-    let server = simulation.node("server");
-    server.spawn(echo(server.clone()));
-    let client = simulation.node("client");
-    client.sleep(Duration::from_millis(1)).await;
+    let (simulation, _server, client) = served(1).await;
     let mut stream = client.connect("server:9000").await.unwrap();
     assert!(ask(&client, &mut stream, b"x").await.is_some());
     simulation.net().reset("server");
@@ -102,11 +100,7 @@ async fn a_reset_ends_the_connections_of_a_host_that_lives_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_one_way_cut_holds_bytes_back_until_it_is_healed() {
-    let simulation = Simulation::new(1);
-    let server = simulation.node("server");
-    server.spawn(echo(server.clone()));
-    let client = simulation.node("client");
-    client.sleep(Duration::from_millis(1)).await;
+    let (simulation, _server, client) = served(1).await;
     let mut stream = client.connect("server:9000").await.unwrap();
     simulation.net().cut("server", "client");
     assert!(
@@ -123,11 +117,7 @@ async fn a_one_way_cut_holds_bytes_back_until_it_is_healed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_paused_node_stands_still_until_it_is_resumed_or_killed() {
-    let simulation = Simulation::new(1);
-    let server = simulation.node("server");
-    server.spawn(echo(server.clone()));
-    let client = simulation.node("client");
-    client.sleep(Duration::from_millis(1)).await;
+    let (_simulation, server, client) = served(1).await;
     let mut stream = client.connect("server:9000").await.unwrap();
     server.pause();
     assert!(

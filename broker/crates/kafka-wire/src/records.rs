@@ -176,27 +176,26 @@ struct Records<R> {
 }
 
 impl<R: BufRead> Records<R> {
-    fn next(&mut self, base_timestamp: i64) -> Result<OffsetAndTimestamp, BatchError> {
-        let length = self.varint()?;
-        let start = self.read;
+    /// The place of the next record, and how much has been read where it ends by its own word.
+    fn begin(&mut self, base_timestamp: i64) -> Result<(OffsetAndTimestamp, u64), BatchError> {
+        let length = u64::try_from(self.varint()?).map_err(|_| BatchError::Records)?;
+        let end = self.read.saturating_add(length);
         let _attributes = self.byte()?;
         let timestamp = base_timestamp.wrapping_add(self.varint()?);
         let offset_delta = i32::try_from(self.varint()?).map_err(|_| BatchError::Records)?;
-        let used = self.read - start;
-        let rest = u64::try_from(length)
-            .ok()
-            .and_then(|length| length.checked_sub(used));
-        self.skip(rest.ok_or(BatchError::Records)?)?;
-        Ok((offset_delta, timestamp))
+        Ok(((offset_delta, timestamp), end))
+    }
+
+    fn next(&mut self, base_timestamp: i64) -> Result<OffsetAndTimestamp, BatchError> {
+        let (place, end) = self.begin(base_timestamp)?;
+        let rest = end.checked_sub(self.read).ok_or(BatchError::Records)?;
+        self.skip(rest)?;
+        Ok(place)
     }
 
     /// The same of a record whose key, value and headers must fill it.
     fn next_whole(&mut self, base_timestamp: i64) -> Result<OffsetAndTimestamp, BatchError> {
-        let length = self.varint()?;
-        let start = self.read;
-        let _attributes = self.byte()?;
-        let timestamp = base_timestamp.wrapping_add(self.varint()?);
-        let offset_delta = i32::try_from(self.varint()?).map_err(|_| BatchError::Records)?;
+        let (place, end) = self.begin(base_timestamp)?;
         // Key and value; any negative length is null.
         for _ in 0..2 {
             let length = self.varint()?;
@@ -212,8 +211,8 @@ impl<R: BufRead> Records<R> {
             let value = self.varint()?;
             self.skip(u64::try_from(value).unwrap_or(0))?;
         }
-        match u64::try_from(length) == Ok(self.read - start) {
-            true => Ok((offset_delta, timestamp)),
+        match self.read == end {
+            true => Ok(place),
             false => Err(BatchError::Records),
         }
     }

@@ -406,10 +406,7 @@ impl MetadataLog for ObjectLog {
 
     fn get_snapshot(&self, snapshot: &SnapshotRef) -> SnapshotPieces {
         let shared = self.0.clone();
-        let newest = move || {
-            let shared = shared.clone();
-            async move { shared.refresh().await }
-        };
+        let newest = async move { shared.refresh().await };
         snapshot::get(&self.0.env, &self.0.store, snapshot, newest)
     }
 

@@ -509,10 +509,7 @@ impl MetadataLog for PostgresLog {
 
     fn get_snapshot(&self, snapshot: &SnapshotRef) -> SnapshotPieces {
         let shared = self.0.clone();
-        let newest = move || {
-            let shared = shared.clone();
-            async move { shared.manifest().await }
-        };
+        let newest = async move { shared.manifest().await };
         snapshot::get(&self.0.env, &self.0.store, snapshot, newest)
     }
 

@@ -104,20 +104,22 @@ fn digest(body: &SnapshotBody) -> io::Result<(u64, [u8; 32])> {
 }
 
 /// A snapshot that is being read.
-struct Reading<N> {
+struct Reading<F> {
     snapshot: SnapshotRef,
     fetched: BoxStream<'static, Option<Result<Bytes, BlobError>>>,
     sha: Sha256,
     size: u64,
-    newest: N,
+    newest: F,
 }
 
 /// The bytes of `snapshot`; `newest` reads the manifest, which says whether one that is not there was replaced or lost.
-pub(crate) fn get<N, F>(env: &Env, store: &SharedStore, snapshot: &SnapshotRef, newest: N) -> SnapshotPieces
-where
-    N: Fn() -> F + Send + 'static,
-    F: Future<Output = Result<Option<Manifest>, LogError>> + Send,
-{
+/// Nothing is asked unless it is needed.
+pub(crate) fn get(
+    env: &Env,
+    store: &SharedStore,
+    snapshot: &SnapshotRef,
+    newest: impl Future<Output = Result<Option<Manifest>, LogError>> + Send + 'static,
+) -> SnapshotPieces {
     let (env, store, key, size) = (env.clone(), store.clone(), snapshot.key.clone(), snapshot.size);
     let ranges = (0..size.div_ceil(PIECE)).map(move |n| n * PIECE..size.min((n + 1) * PIECE));
     // Tasks of their own: who takes the pieces holds the processor while it works on them.
@@ -140,9 +142,7 @@ where
                 reading.size += piece.len() as u64;
                 Ok(Some((piece, reading)))
             }
-            Some(Some(Err(BlobError::NotFound(_)))) => {
-                Err(missing(snapshot, (reading.newest)().await?.as_ref()))
-            }
+            Some(Some(Err(BlobError::NotFound(_)))) => Err(missing(snapshot, reading.newest.await?.as_ref())),
             Some(Some(Err(error))) => Err(failed(error)),
             Some(None) => Err(LogError::Unavailable("the node is ending".to_owned())),
             None if reading.size == snapshot.size && reading.sha.clone().finalize() == snapshot.sha256 => {

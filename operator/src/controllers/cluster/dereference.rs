@@ -217,13 +217,18 @@ mod tests {
         secrets
     }
 
-    #[test]
-    fn what_the_watch_tells_of_is_read_again() {
-        for event in [
+    /// After each of these nobody knows what is in the Secret.
+    fn news() -> [Event<PartialObjectMeta<Secret>>; 3] {
+        [
             Event::Apply(secret("s3")),
             Event::Delete(secret("s3")),
             Event::Init,
-        ] {
+        ]
+    }
+
+    #[test]
+    fn what_the_watch_tells_of_is_read_again() {
+        for event in news() {
             let secrets = remembering();
             secrets.told(&Event::Apply(secret("other")));
             assert_eq!(secrets.known_or_ticket(&key("s3")), Ok(None));
@@ -237,11 +242,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_may_be_older_than_a_change_is_not_remembered() {
-        for event in [
-            Event::Apply(secret("s3")),
-            Event::Delete(secret("s3")),
-            Event::Init,
-        ] {
+        for event in news() {
             let secrets = remembering();
             secrets.forget("ns", "s3");
             let ticket = secrets.known_or_ticket(&key("s3")).unwrap_err();

@@ -67,15 +67,10 @@ impl ShardService {
                 shard: next,
                 object: *object,
                 size: *size,
-                owners: owners
-                    .iter()
-                    .copied()
-                    .take(if env::mutation("lose-owner") {
-                        1
-                    } else {
-                        usize::MAX
-                    })
-                    .collect(),
+                owners: match env::mutation("lose-owner") {
+                    true => vec![next],
+                    false => owners.to_vec(),
+                },
             });
             calls.push(async move { (next, *object, call.await) });
         }
