@@ -1,6 +1,8 @@
 //! The shards that this node leads and follows: opened and given up as the controller says.
 
 mod load;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,6 +15,7 @@ use coordinator::protocol::{DescribeFilesRequest, DescribeFilesResponse, HandOve
 use coordinator::replica::{End, StateError, Status};
 use coordinator::shard::{
     DescribeFiles, Features, HandOver, Jobs, RetentionConfig, RetentionOf, ShardOptions, ShardService,
+    delete_view, views,
 };
 use env::{Env, Instant};
 use groups::{GroupService, GroupSettings};
@@ -26,8 +29,8 @@ use crate::config::Tuning;
 use crate::metadata::Metadata;
 use crate::rpc::Coordinators;
 
-use load::Load;
 pub use load::LoadCollector;
+use load::{Limits, Load};
 
 /// A shard that was lost is not opened again before this time: whoever fenced it has the right of way until the
 /// controller has learnt of it.
@@ -65,7 +68,9 @@ pub struct Parts {
 /// Leads and follows shards.
 pub struct CoordinatorHost {
     parts: Parts,
+    /// Every request for a shard takes it: only for moments.
     state: Mutex<State>,
+    limits: Limits,
     /// Grows when the controller should hear from this node.
     changes: watch::Sender<u64>,
 }
@@ -103,31 +108,50 @@ pub struct Led {
 }
 
 impl CoordinatorHost {
-    /// Leads nothing yet.
+    /// Leads nothing yet. What earlier processes have left of their shards is deleted.
     pub fn new(parts: Parts) -> Arc<CoordinatorHost> {
+        Self::with_limits(parts, Limits::MEASURED)
+    }
+
+    fn with_limits(parts: Parts, limits: Limits) -> Arc<CoordinatorHost> {
         let host = Arc::new(CoordinatorHost {
             parts,
             state: Mutex::default(),
+            limits,
             changes: watch::Sender::new(0),
         });
-        host.parts.env.spawn(load::watch(host.clone()));
+        let env = host.parts.env.clone();
+        env.spawn(load::watch(host.clone()));
+        let old = views(&host.parts.data_dir);
+        let deleting = env.clone();
+        env.spawn(async move {
+            for view in old {
+                delete_view(&deleting, view).await;
+            }
+        });
         host
     }
 
-    /// Leads the shards of `lead`, follows those of `follow`, gives up all others.
+    /// Leads the shards of `lead`, follows those of `follow`, gives up all others. For one task at a time.
     pub fn assign(self: &Arc<Self>, lead: &[ShardId], follow: &[ShardId]) {
+        for (id, leads) in self.change(lead, follow) {
+            // That makes files and starts threads.
+            let opened = self.open(id, leads);
+            self.take(id, leads, opened);
+        }
+    }
+
+    /// Gives up and promotes what is open, and says what is to be opened, and whether to lead.
+    fn change(&self, lead: &[ShardId], follow: &[ShardId]) -> BTreeMap<ShardId, bool> {
         let mut state = self.state.lock();
         if state.stopping {
-            return;
+            return BTreeMap::new();
         }
         let now = self.parts.env.instant();
         state
             .lost
             .retain(|_, at| now.saturating_duration_since(*at) < AFTER_LOSS);
-        let State {
-            open, lost, failures, ..
-        } = &mut *state;
-        for (id, open) in open.iter_mut() {
+        for (id, open) in &mut state.open {
             let leads = open.groups.is_some();
             match (leads, lead.contains(id), follow.contains(id)) {
                 (true, true, _) | (false, false, true) => {}
@@ -136,19 +160,38 @@ impl CoordinatorHost {
                 _ => self.give_up(open),
             }
         }
-        let orders = lead.iter().map(|id| (*id, true));
-        for (id, leads) in orders.chain(follow.iter().map(|id| (*id, false))) {
-            if open.contains_key(&id) || lost.contains_key(&id) {
-                continue;
+        let orders = follow.iter().map(|id| (*id, false));
+        let mut orders: BTreeMap<_, _> = orders.chain(lead.iter().map(|id| (*id, true))).collect();
+        orders.retain(|id, _| !state.open.contains_key(id) && !state.lost.contains_key(id));
+        orders
+    }
+
+    /// Takes in what was opened.
+    fn take(self: &Arc<Self>, id: ShardId, leads: bool, opened: Result<ShardService, StateError>) {
+        let now = self.parts.env.instant();
+        let mut state = self.state.lock();
+        match opened {
+            // It ends with its last handle; the next process deletes its view.
+            Ok(_) if state.stopping => {}
+            Ok(shard) => {
+                let mut open = Open {
+                    shard: shard.clone(),
+                    groups: None,
+                    since: now,
+                    leaving: false,
+                };
+                if leads {
+                    self.promote(&mut open);
+                }
+                state.open.insert(id, open);
+                let host = self.clone();
+                self.parts.env.spawn(async move { host.watch(id, shard).await });
             }
-            match self.open(id, leads) {
-                Ok(opened) => drop(open.insert(id, opened)),
-                Err(error) => {
-                    tracing::error!(shard = %id, %error, "cannot open the shard");
-                    lost.insert(id, now);
-                    if leads {
-                        note_failure(failures, id, now);
-                    }
+            Err(error) => {
+                tracing::error!(shard = %id, %error, "cannot open the shard");
+                state.lost.insert(id, now);
+                if leads {
+                    note_failure(&mut state.failures, id, now);
                 }
             }
         }
@@ -214,6 +257,12 @@ impl CoordinatorHost {
         Ok(open.shard.clone())
     }
 
+    /// How long after its last record an object is deleted, in milliseconds.
+    pub fn file_grace_ms(&self) -> u64 {
+        let grace = self.parts.tuning.jobs.file_grace.as_millis();
+        u64::try_from(grace).unwrap_or(u64::MAX)
+    }
+
     /// Gives everything up; returns when all that was accepted is answered.
     pub async fn stop(&self) {
         let open: Vec<ShardService> = {
@@ -226,7 +275,7 @@ impl CoordinatorHost {
         }
     }
 
-    fn open(self: &Arc<Self>, id: ShardId, leads: bool) -> Result<Open, StateError> {
+    fn open(&self, id: ShardId, leads: bool) -> Result<ShardService, StateError> {
         let Parts {
             env,
             logs,
@@ -247,22 +296,10 @@ impl CoordinatorHost {
                 finalized: Arc::new(move || metadata.image().record().feature_level()),
             },
         };
-        let shard = match leads {
-            true => ShardService::start(env, options, log, owner.clone())?,
-            false => ShardService::follow(env, options, log, owner.clone())?,
-        };
-        let mut open = Open {
-            shard: shard.clone(),
-            groups: None,
-            since: env.instant(),
-            leaving: false,
-        };
-        if leads {
-            self.promote(&mut open);
+        match leads {
+            true => ShardService::start(env, options, log, owner.clone()),
+            false => ShardService::follow(env, options, log, owner.clone()),
         }
-        let host = self.clone();
-        env.spawn(async move { host.watch(id, shard).await });
-        Ok(open)
     }
 
     /// Starts all that belongs to leading a shard.
@@ -288,7 +325,7 @@ impl CoordinatorHost {
         }
     }
 
-    /// Accompanies a shard to its end.
+    /// Accompanies a shard to its end, and cleans up after it.
     async fn watch(&self, id: ShardId, shard: ShardService) {
         let mut status = shard.status();
         let mut known = (false, false);
@@ -321,6 +358,10 @@ impl CoordinatorHost {
         }
         tracing::info!(shard = %id, ?end, "shard is no longer open here");
         self.changes.send_modify(|changes| *changes += 1);
+        // It may be opened again meanwhile, in another directory. What is deleted takes space until its last reader is gone.
+        let view = shard.dir().to_owned();
+        drop(shard);
+        delete_view(&self.parts.env, view).await;
     }
 
     fn jobs(&self) -> Jobs {

@@ -9,6 +9,7 @@ use crate::auth::NODE_USER;
 use crate::auth::scram::{ClientExchange, Keys, SaltedPassword, ServerExchange};
 use crate::rpc::connection::split_response;
 use crate::rpc::handshake::{Request, split_authenticated, take_bytes, take_string};
+use crate::rpc::split_request;
 
 /// Messages of SCRAM, a line each: the two of a client, then the two of a server.
 pub fn scram(input: &[u8]) {
@@ -29,7 +30,7 @@ pub fn scram(input: &[u8]) {
     }
 }
 
-/// Frames of the handshake and of an answer.
+/// Frames of the handshake, of a request and of an answer.
 pub fn handshake(input: &[u8]) {
     let frame = Bytes::copy_from_slice(input);
     if let Some(mut request) = Request::parse(frame.clone()) {
@@ -37,6 +38,7 @@ pub fn handshake(input: &[u8]) {
         let _ = take_bytes(&mut request.body);
     }
     let _ = split_authenticated(frame.clone());
+    let _ = split_request(frame.clone());
     let _ = split_response(frame);
 }
 

@@ -16,7 +16,7 @@ use coordinator::protocol::{
     TailResponse, api_key,
 };
 use coordinator::shard::ShardService;
-use kafka_wire::flex::{Decode, Encode};
+use kafka_wire::flex::Encode;
 use kafka_wire::frame::RequestHeader;
 use kafka_wire::rope::Rope;
 use kafka_wire::{RequestKind, ResponseError, ResponseKind, request, response};
@@ -26,7 +26,7 @@ use types::{LogOffset, ShardId, Timestamp};
 use crate::fetch::ObjectServer;
 use crate::membership::Coordination;
 use crate::metadata::Metadata;
-use crate::rpc::{Caller, Handler};
+use crate::rpc::{Caller, Handler, read_request};
 
 /// The services of a coordinator process, as RPCs.
 pub struct Internal {
@@ -65,6 +65,22 @@ impl Internal {
             .led(id)
             .map(|led| led.shard)
             .map_err(|error| error.code())
+    }
+
+    async fn tail(&self, request: TailRequest) -> TailResponse {
+        match self.shard(request.shard) {
+            Ok(shard) => TailResponse {
+                file_grace_ms: Some(self.coordination.shards.file_grace_ms()),
+                ..shard.tail(request).await
+            },
+            Err(error_code) => TailResponse {
+                error_code,
+                reset: false,
+                next: LogOffset(0),
+                partitions: Vec::new(),
+                file_grace_ms: None,
+            },
+        }
     }
 
     /// Followers find batches, too.
@@ -117,9 +133,9 @@ impl Internal {
         }
     }
 
-    async fn forward(&self, forwarded: ForwardRequest) -> ForwardResponse {
+    async fn forward(&self, forwarded: ForwardRequest, caller: &Caller) -> ForwardResponse {
         let answer = match u32::try_from(forwarded.shard) {
-            Ok(shard) => self.to_groups(ShardId(shard), &forwarded).await,
+            Ok(shard) => self.to_groups(ShardId(shard), &forwarded, caller).await,
             Err(_) => self.to_controller(&forwarded).await,
         };
         match answer {
@@ -134,22 +150,35 @@ impl Internal {
         }
     }
 
-    async fn to_groups(&self, shard: ShardId, forwarded: &ForwardRequest) -> Result<Bytes, ResponseError> {
+    async fn to_groups(
+        &self,
+        shard: ShardId,
+        forwarded: &ForwardRequest,
+        caller: &Caller,
+    ) -> Result<Bytes, ResponseError> {
         let groups = self.coordination.shards.led(shard)?.groups;
         let (header, request) = parse(&forwarded.request)?;
         let client_id = header.client_id.as_deref().unwrap_or_default();
         let topics = forwarded.topics.iter().flatten();
         let topics = topics.map(|topic| (topic.name.clone(), topic.id)).collect();
-        let answer = groups
-            .handle(
-                client_id,
-                &forwarded.client_host,
-                header.api_version,
-                request,
-                topics,
-            )
-            .await?;
-        reply(&header, &answer)
+        let waits = matches!(request, RequestKind::JoinGroup(_) | RequestKind::SyncGroup(_));
+        let answer = groups.handle(
+            client_id,
+            &forwarded.client_host,
+            header.api_version,
+            request,
+            topics,
+        );
+        if !waits {
+            return reply(&header, &answer.await?);
+        }
+        caller.wait_aside()?;
+        tokio::select! {
+            biased;
+            answer = answer => reply(&header, &answer?),
+            // The group has the member; only nobody hears the answer.
+            () = caller.gone.cancelled() => Err(ResponseError::RequestTimedOut),
+        }
     }
 
     async fn to_controller(&self, forwarded: &ForwardRequest) -> Result<Bytes, ResponseError> {
@@ -210,7 +239,7 @@ fn reply(header: &RequestHeader, answer: &ResponseKind) -> Result<Bytes, Respons
 /// Decodes a request for a shard, asks the shard, and encodes what it says (or `$refused` with an error code).
 macro_rules! shard_call {
     ($self:ident, $body:ident, $request:ty, $method:ident, |$code:ident| $refused:expr) => {{
-        let request = <$request>::from_bytes($body).ok()?;
+        let request: $request = read_request($body)?;
         match $self.shard(request.shard) {
             Ok(shard) => shard.$method(request).await.to_bytes(),
             Err($code) => $refused.to_bytes(),
@@ -220,7 +249,7 @@ macro_rules! shard_call {
 
 #[async_trait]
 impl Handler for Internal {
-    async fn handle(&self, api_key: i16, body: Bytes, caller: &Caller) -> Option<Rope> {
+    async fn handle(&self, api_key: i16, body: Bytes, caller: &Caller) -> Result<Rope, ResponseError> {
         let answer = match api_key {
             api_key::COMMIT_FILE => shard_call!(self, body, CommitFileRequest, commit_file, |error_code| {
                 CommitFileResponse {
@@ -228,15 +257,8 @@ impl Handler for Internal {
                     batches: Vec::new(),
                 }
             }),
-            api_key::TAIL => shard_call!(self, body, TailRequest, tail, |error_code| {
-                TailResponse {
-                    error_code,
-                    reset: false,
-                    next: LogOffset(0),
-                    partitions: Vec::new(),
-                }
-            }),
-            api_key::FIND_BATCHES => self.find_batches(Decode::from_bytes(body).ok()?).await.to_bytes(),
+            api_key::TAIL => self.tail(read_request(body)?).await.to_bytes(),
+            api_key::FIND_BATCHES => self.find_batches(read_request(body)?).await.to_bytes(),
             api_key::LIST_OFFSETS => {
                 shard_call!(self, body, ListOffsetsRequest, list_offsets, |error_code| {
                     ListOffsetsResponse {
@@ -295,18 +317,20 @@ impl Handler for Internal {
                     ErrorResponse { error_code }
                 })
             }
-            api_key::HEARTBEAT => self
-                .heartbeat(Decode::from_bytes(body).ok()?, &caller.gone)
-                .await
-                .to_bytes(),
-            api_key::ALLOCATE_PRODUCER_IDS => self
-                .allocate_producer_ids(Decode::from_bytes(body).ok()?)
-                .await
-                .to_bytes(),
-            api_key::DESCRIBE_CLUSTER => self.describe_cluster(&Decode::from_bytes(body).ok()?).to_bytes(),
-            api_key::FORWARD => self.forward(Decode::from_bytes(body).ok()?).await.to_bytes(),
-            _ => return self.objects.as_ref()?.handle(api_key, body, caller).await,
+            api_key::HEARTBEAT => self.heartbeat(read_request(body)?, &caller.gone).await.to_bytes(),
+            api_key::ALLOCATE_PRODUCER_IDS => {
+                self.allocate_producer_ids(read_request(body)?).await.to_bytes()
+            }
+            api_key::DESCRIBE_CLUSTER => self.describe_cluster(&read_request(body)?).to_bytes(),
+            api_key::FORWARD => self.forward(read_request(body)?, caller).await.to_bytes(),
+            _ => {
+                let objects = self.objects.as_ref().ok_or(ResponseError::UnsupportedVersion)?;
+                return objects.handle(api_key, body, caller).await;
+            }
         };
-        Some(answer.into())
+        Ok(answer.into())
     }
 }
+
+#[cfg(test)]
+mod tests;

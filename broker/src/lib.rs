@@ -20,4 +20,5 @@ pub mod orphans;
 pub mod produce;
 pub mod rpc;
 pub mod server;
+pub mod stores;
 pub mod telemetry;

@@ -9,6 +9,7 @@ use anyhow::Context;
 use broker::config::Config;
 use broker::metrics::StoreCollector;
 use broker::server::Node;
+use broker::stores::Stores;
 use broker::telemetry;
 use clap::{Parser, Subcommand};
 use env::Env;
@@ -137,7 +138,8 @@ async fn serve(config: Config, dev: bool) -> anyhow::Result<()> {
     probed
         .map_err(|_| anyhow::anyhow!("object_store.url: {}: no answer within {PATIENCE:?}", store.url))??;
     let url = store.url.clone();
-    let node = Node::start(env.clone(), config, opened.store).await?;
+    let stores = Stores::retrying(&opened.bare, &env);
+    let node = Node::start(env.clone(), config, stores).await?;
     node.metrics().add(StoreCollector(opened.metrics));
     if dev {
         let ready = tokio::select! {

@@ -79,7 +79,7 @@ pub struct Membership {
 enum Absent {
     /// The node that the bucket names is up but does not lead, or nothing listens there: nobody leads.
     Gone,
-    /// No answer: it may be alive.
+    /// No answer, or no way to it: it may be alive.
     Silent,
     /// The connection broke: a new one will tell whether it lives.
     Broken,
@@ -300,12 +300,18 @@ impl Membership {
                 }
                 Err(Absent::Refused)
             }
-            Err(RpcError::Unreachable { .. }) => Err(Absent::Gone),
+            Err(RpcError::Refused { .. }) => Err(Absent::Gone),
             Err(RpcError::Broken { .. }) => Err(Absent::Broken),
             Err(error @ RpcError::Denied { .. }) => {
                 // It lives; a node that it does not know must not take its seat.
                 if !std::mem::replace(&mut self.refused, true) {
                     tracing::error!(%error, "the controller does not take this node's internal.secret_file");
+                }
+                Err(Absent::Refused)
+            }
+            Err(error @ RpcError::Unserved { .. }) => {
+                if !std::mem::replace(&mut self.refused, true) {
+                    tracing::error!(%error, "the controller does not understand this node");
                 }
                 Err(Absent::Refused)
             }

@@ -81,6 +81,13 @@ impl Metadata {
         self.current.borrow().record().controller_epoch > 0
     }
 
+    /// Resolves when the controller has sent a picture.
+    pub async fn known(mut self) {
+        while !self.is_known() {
+            self.changed().await;
+        }
+    }
+
     /// Resolves at the next change after the last call on this clone (at once, if there was one).
     pub async fn changed(&mut self) {
         if self.current.changed().await.is_err() {

@@ -12,6 +12,7 @@ use cluster::protocol::HeartbeatRequest;
 use env::{Env, JoinHandle};
 use groups::GroupSettings;
 use metalog::{Database, LogError, Logs, Owner};
+use prometheus_client::registry::Unit;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use types::FeatureLevel;
@@ -22,15 +23,16 @@ use crate::auth::ClusterSecret;
 use crate::config::{Config, Role};
 use crate::controller_host::{ControllerHost, Unsupported};
 use crate::coordinator_host::{CoordinatorHost, LoadCollector, Parts};
-use crate::fetch::{Fetcher, Neighbours, ObjectServer, Objects, Windows, follow};
+use crate::fetch::{AnswerMemory, Fetcher, Neighbours, ObjectServer, Objects, Windows, follow};
 use crate::internal::Internal;
 use crate::membership::{Coordination, Membership, Stage};
 use crate::metadata::{Metadata, metadata};
-use crate::metrics::{CacheCollector, Metrics};
-use crate::net::{self, Net, frames::MemoryBudget};
+use crate::metrics::{CacheCollector, GaugeCollector, Metrics};
+use crate::net::{self, Net, memory::MemoryBudget};
 use crate::orphans::{self, Scanner};
 use crate::produce::Producer;
 use crate::rpc::{self, Coordinators, Handler, Pool};
+use crate::stores::Stores;
 
 /// How long a leaving node waits for the others to have noticed.
 const NOTICED: Duration = Duration::from_secs(3);
@@ -71,7 +73,9 @@ struct BrokerRole {
 
 impl Node {
     /// Starts all services of the node; it is ready when [`Health::ready`] says so. An error names the setting.
-    pub async fn start(env: Env, config: Config, store: SharedStore) -> anyhow::Result<Node> {
+    pub async fn start(env: Env, config: Config, stores: impl Into<Stores>) -> anyhow::Result<Node> {
+        let stores = stores.into();
+        let store = stores.data.clone();
         let id = config.node.node_id();
         let metrics = Arc::new(Metrics::default());
         let secret = Arc::new(match &config.internal.secret_file {
@@ -93,7 +97,7 @@ impl Node {
             incarnation: env.uuid(),
             address: internal.clone(),
         };
-        let logs = open_logs(&env, &config, store.clone()).await?;
+        let logs = open_logs(&env, &config, stores.logs.clone()).await?;
         let cluster_log = logs.log("cluster");
 
         let coordination = config.has(Role::Coordinator).then(|| {
@@ -133,7 +137,7 @@ impl Node {
             metrics.add(LoadCollector(shards.clone()));
             Coordination { shards, controller }
         });
-        let objects = broker_objects(&env, &config, store.clone(), &metadata, secret.clone(), &metrics);
+        let objects = broker_objects(&env, &config, &stores, &metadata, secret.clone(), &metrics);
         let served = objects.as_ref().and_then(|objects| objects.1.clone());
         let handler: Option<Arc<dyn Handler>> = match (&coordination, served) {
             (Some(coordination), served) => {
@@ -370,7 +374,7 @@ fn shares_objects(config: &Config) -> bool {
 fn broker_objects(
     env: &Env,
     config: &Config,
-    store: SharedStore,
+    stores: &Stores,
     metadata: &Metadata,
     secret: Arc<ClusterSecret>,
     metrics: &Arc<Metrics>,
@@ -378,7 +382,8 @@ fn broker_objects(
     if !config.has(Role::Broker) {
         return None;
     }
-    let cache = Arc::new(ObjectCache::new(store, config.cache.memory_bytes));
+    let cache = ObjectCache::new(stores.data.clone(), config.cache.memory_bytes);
+    let cache = Arc::new(cache.with_cold_store(stores.cold.clone()));
     metrics.add(CacheCollector {
         cache: cache.clone(),
         neighbour_reads: metrics.neighbour_reads.clone(),
@@ -389,9 +394,10 @@ fn broker_objects(
         let (id, zone) = (config.node.node_id(), config.node.zone.clone());
         Neighbours::new(env.clone(), id, zone, metadata.clone(), pool, metrics.clone())
     });
-    let served = neighbours
-        .is_some()
-        .then(|| ObjectServer::new(env.clone(), cache.clone(), read_timeout, metrics.clone()));
+    let served = neighbours.is_some().then(|| {
+        let memory = usize::try_from(config.fetch.memory(&config.cache) / 2).unwrap_or(usize::MAX);
+        ObjectServer::new(env.clone(), cache.clone(), read_timeout, memory, metrics.clone())
+    });
     Some((Objects::new(env.clone(), cache, read_timeout, neighbours), served))
 }
 
@@ -423,14 +429,25 @@ async fn broker_role(
         metadata.clone(),
         coordinators.clone(),
         windows.clone(),
-        Duration::from_millis(config.fetch.coordinates_max_age_ms),
+        config.fetch.clone(),
     ));
     let draining = CancellationToken::new();
+    let memory = AnswerMemory::new(config.fetch.memory(&config.cache));
+    metrics.add(GaugeCollector::new(
+        "fetch_memory",
+        "Kept by answers to consumers until they are written",
+        Some(Unit::Bytes),
+        {
+            let memory = memory.clone();
+            move || memory.used() as f64
+        },
+    ));
     let fetcher = Fetcher::new(
         env.clone(),
         windows,
         coordinators.clone(),
         objects,
+        memory,
         draining.clone(),
     );
     let api = Api::new(Services {

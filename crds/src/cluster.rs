@@ -180,7 +180,8 @@ pub struct Coordinators {
     pub replicas: i32,
 
     /// Partitions of the cluster's metadata: each is one ordered log that one coordinator leads, so this bounds
-    /// how many coordinators share the work. It can grow and never shrinks.
+    /// how many coordinators share the work. It can grow and never shrinks. What is added takes new partitions of topics only:
+    /// nothing that exists moves, and consumer groups stay on the partitions that the cluster was formed with.
     #[serde(default = "three")]
     #[schemars(range(min = 1, max = 100))]
     #[x_kube(validation = Rule::new("self >= oldSelf")

@@ -71,6 +71,7 @@ pub struct Node {
     pub zone_ports: BTreeMap<String, u16>,
     /// Port of `/healthz`, `/readyz`, `/metrics`.
     pub admin_port: u16,
+    internal_port: u16,
     /// Holds the SQLite views and caches.
     pub data_dir: PathBuf,
     config: PathBuf,
@@ -150,6 +151,11 @@ impl Node {
     /// `host:port` for clients of unknown zone.
     pub fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
+    }
+
+    /// `host:port` of its internal listener.
+    pub fn internal_address(&self) -> String {
+        format!("{}:{}", self.host, self.internal_port)
     }
 
     /// SIGKILL.
@@ -387,13 +393,12 @@ fn make_node(
         .iter()
         .map(|zone| ((*zone).to_owned(), free_port()))
         .collect();
-    let (port, admin_port) = (free_port(), free_port());
+    let (port, admin_port, internal_port) = (free_port(), free_port(), free_port());
     let mut text = format!(
         "[node]\nid = {id}\nroles = [\"{role}\"]\nzone = \"{zone}\"\ndata_dir = \"{}\"\n\n[object_store]\nurl = \"{store}\"\n\n\
-         [internal]\nhost = \"{host}\"\nport = {}\nadvertised_host = \"{host}\"\nsecret_file = \"{}\"\n\n\
+         [internal]\nhost = \"{host}\"\nport = {internal_port}\nadvertised_host = \"{host}\"\nsecret_file = \"{}\"\n\n\
          [admin]\nhost = \"{host}\"\nport = {admin_port}\n\n",
         data_dir.display(),
-        free_port(),
         dir.join("secret").display(),
     );
     if role == "broker" {
@@ -426,6 +431,7 @@ fn make_node(
         port,
         zone_ports,
         admin_port,
+        internal_port,
         data_dir,
         config,
         log: dir.join(format!("node-{id}.log")),

@@ -18,6 +18,8 @@
 
 #[path = "chaos_support/administrator.rs"]
 mod administrator;
+#[path = "chaos_support/auditor.rs"]
+mod auditor;
 #[path = "chaos_support/consumer.rs"]
 mod consumer;
 #[path = "chaos_support/link.rs"]

@@ -12,7 +12,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use e2e::clients::Library;
@@ -20,7 +20,9 @@ use e2e::history::History;
 use e2e::node::{Cluster, Plan};
 use e2e::s3::S3Server;
 use e2e::s3_proxy::{Fault, Proxy, Rule, Verb};
-use e2e::wire::{Wire, batch, batch_of, list_offsets};
+use e2e::wire::{Wire, batch, batch_of, delete_records, list_offsets, topic_name};
+use kafka_protocol::messages::ProduceRequest;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 
 use crate::support::{deliver, is_retriable, now, producer_id, send, until};
 
@@ -139,12 +141,56 @@ fn produced_data_stays_within_its_memory_while_the_store_is_silent() -> anyhow::
     Ok(())
 }
 
+/// A batch for each partition of a topic.
+fn for_all_partitions(topic: &str, partitions: i32) -> anyhow::Result<ProduceRequest> {
+    let mut data = Vec::new();
+    for index in 0..partitions {
+        let records = batch(&["to all"], now())?;
+        data.push(
+            PartitionProduceData::default()
+                .with_index(index)
+                .with_records(Some(records)),
+        );
+    }
+    let topic = TopicProduceData::default()
+        .with_name(topic_name(topic))
+        .with_partition_data(data);
+    Ok(ProduceRequest::default()
+        .with_acks(-1)
+        .with_timeout_ms(5_000)
+        .with_topic_data(vec![topic]))
+}
+
+/// Until `over`, writes to all partitions of a topic at once and asks for their ends. Says how many partitions that failed for.
+fn fail_for_all(address: &str, topic: &str, partitions: i32, over: &AtomicBool) -> anyhow::Result<usize> {
+    let request = for_all_partitions(topic, partitions)?;
+    let mut wire = Wire::connect(address)?;
+    let mut failed = 0;
+    while !over.load(Ordering::Relaxed) {
+        let answer = wire.call(&request, 9)?;
+        let results = answer
+            .responses
+            .iter()
+            .flat_map(|topic| &topic.partition_responses);
+        failed += results.filter(|result| result.error_code != 0).count();
+        let answer = wire.call(&list_offsets(topic, 0..partitions, -1), 7)?;
+        let results = answer.topics.iter().flat_map(|topic| &topic.partitions);
+        failed += results.filter(|result| result.error_code != 0).count();
+    }
+    Ok(failed)
+}
+
 #[test]
 fn a_store_that_is_gone_for_a_minute_costs_a_minute() -> anyhow::Result<()> {
     const COUNT: u64 = 8_000;
     const RATE: u64 = 100;
+    /// A list of so many would be a line of thousands of bytes.
+    const PARTITIONS: i32 = 1_000;
     let mut rig = rig(vec!["a", "b"], 2, "")?;
     let bootstrap = rig.cluster.bootstrap();
+    let address = rig.cluster.brokers[0].address();
+    let mut wire = Wire::connect(&address)?;
+    wire.create_topic("wide", PARTITIONS)?;
     let mut history = History {
         idempotent: true,
         ..History::default()
@@ -157,10 +203,18 @@ fn a_store_that_is_gone_for_a_minute_costs_a_minute() -> anyhow::Result<()> {
     // Everything, the metadata log included: first refused, then without an answer.
     rig.proxy
         .set_rules(vec![Rule::new(Fault::Reset { after: false })]);
+    let over = Arc::new(AtomicBool::new(false));
+    let failing = {
+        let over = over.clone();
+        std::thread::spawn(move || fail_for_all(&address, "wide", PARTITIONS, &over))
+    };
     std::thread::sleep(30 * SECOND);
     rig.proxy.set_rules(vec![Rule::new(SILENCE)]);
     std::thread::sleep(30 * SECOND);
     rig.proxy.set_rules(Vec::new());
+    over.store(true, Ordering::Relaxed);
+    let failed = failing.join().expect("the writer to all partitions")?;
+    assert!(failed >= PARTITIONS as usize, "{failed} partitions failed");
     let output = producing.finish()?;
     history.add_producer(&output, 100, COUNT);
     history.add_consumer(&consuming.finish()?);
@@ -347,12 +401,19 @@ fn e2e_fetch(wire: &mut Wire, topic: &str, offset: i64) -> anyhow::Result<i16> {
 
 #[test]
 fn nodes_end_when_they_are_told_to_though_the_store_is_silent() -> anyhow::Result<()> {
-    let mut rig = rig(vec!["a"], 1, "")?;
+    // The shortest life of dead objects that is allowed.
+    let settings = "[fetch]\nread_timeout_ms = 1000\ncoordinates_max_age_ms = 500\n\n[coordinator]\nfile_grace_ms = 1501\n";
+    let mut rig = rig(vec!["a"], 1, settings)?;
     let address = rig.cluster.brokers[0].address();
     let mut wire = Wire::connect(&address)?;
     wire.create_topic("ending", 1)?;
     let records = batch(&["0"], now())?;
     assert_eq!(send(&mut wire, "ending", 0, records, 10 * SECOND)?.error_code, 0);
+    // Its object dies, and the coordinator waits for an answer to its deletion.
+    rig.proxy.set_rules(vec![Rule::new(SILENCE).on(Verb::Delete, "")]);
+    let deleted = wire.call(&delete_records("ending", 0, -1, 10_000), 2)?;
+    assert_eq!(deleted.topics[0].partitions[0].low_watermark, 1);
+    until("the object is being deleted", || rig.proxy.counts().faults() > 0);
     rig.proxy.set_rules(vec![Rule::new(SILENCE)]);
     let puts = rig.proxy.counts().of(Verb::Put);
     let place = address.clone();

@@ -60,7 +60,7 @@ fn write(wire: &mut Wire, topic: &str, value: &str) -> anyhow::Result<PartitionP
 }
 
 #[test]
-fn settings_of_a_topic_hold_from_the_next_request_on() -> anyhow::Result<()> {
+fn settings_of_a_topic_hold_without_a_restart() -> anyhow::Result<()> {
     let cluster = small()?;
     let bootstrap = cluster.bootstrap();
     let mut wire = Wire::connect(&cluster.brokers[0].address())?;

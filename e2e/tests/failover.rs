@@ -1,12 +1,33 @@
 //! Kills: whatever dies, no acknowledged record is lost and none is stored twice.
-#![allow(clippy::disallowed_methods, clippy::expect_used, reason = "tests")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
+use broker::auth::ClusterSecret;
+use broker::rpc::{Pool, RpcError};
+use coordinator::protocol::{
+    BatchRequest, CommitFileRequest, CommitFileResponse, FindBatchesPartition, FindBatchesRequest,
+    FindBatchesResponse, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, api_key,
+};
 use e2e::clients::Library;
 use e2e::history::History;
-use e2e::node::{Cluster, Plan};
+use e2e::node::{Cluster, Node, Plan};
 use e2e::s3::S3Server;
+use e2e::wire::{Wire, batch, list_offsets, topic_name};
+use env::Env;
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{MetadataRequest, ProduceRequest};
+use types::{NodeId, ShardId, Timestamp, TopicId, TopicPartition};
+use uuid::Uuid;
 
 const COUNT: u64 = 4_000;
 const RATE: u64 = 200;
@@ -177,5 +198,222 @@ fn every_view_and_cache_can_be_deleted() -> anyhow::Result<()> {
             .finish()?,
     );
     history.assert_clean();
+    Ok(())
+}
+
+const STRICT: &str = "strict";
+const SHARD: ShardId = ShardId(0);
+/// Longer than any answer takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks coordinators as a node of their cluster does.
+struct Peer {
+    env: Env,
+    pool: Pool,
+    partition: TopicPartition,
+}
+
+impl Peer {
+    /// `wire`: to a broker that knows the topic.
+    fn new(cluster: &Cluster, wire: &mut Wire) -> anyhow::Result<Peer> {
+        let asked = MetadataRequestTopic::default().with_name(Some(topic_name(STRICT)));
+        let answer = wire.call(&MetadataRequest::default().with_topics(Some(vec![asked])), 12)?;
+        let env = Env::production();
+        let secret = ClusterSecret::read(&cluster.dir().join("secret"))?;
+        Ok(Peer {
+            pool: Pool::new(env.clone(), Arc::new(secret)),
+            env,
+            partition: TopicPartition {
+                topic: TopicId(answer.topics[0].topic_id),
+                partition: 0,
+            },
+        })
+    }
+
+    /// The end of the partition; an error code if the node does not say.
+    async fn end(&self, node: &Node) -> Result<Result<i64, i16>, RpcError> {
+        let request = ListOffsetsRequest {
+            shard: SHARD,
+            partitions: vec![ListOffsetsPartition {
+                partition: self.partition,
+                timestamp: -1,
+            }],
+        };
+        let deadline = self.env.instant() + PATIENCE;
+        let (address, key) = (node.internal_address(), api_key::LIST_OFFSETS);
+        let answer: ListOffsetsResponse = self.pool.call(&address, key, &request, deadline).await?;
+        Ok(match answer.error_code {
+            0 => Ok(answer.partitions[0].offset),
+            code => Err(code),
+        })
+    }
+
+    /// The error code of the commit of a file that nobody has.
+    async fn commit(&self, node: &Node) -> Result<i16, RpcError> {
+        let batch = BatchRequest {
+            topic: self.partition.topic,
+            partition: 0,
+            position: 1,
+            size: 100,
+            last_offset_delta: 0,
+            max_timestamp: Timestamp(1),
+            log_append_time: false,
+            producer_id: -1,
+            producer_epoch: -1,
+            base_sequence: -1,
+            must_follow: false,
+        };
+        let request = CommitFileRequest {
+            shard: SHARD,
+            object: Uuid::from_u128(77),
+            uploader: NodeId(1000),
+            size: 101,
+            owners: vec![SHARD],
+            batches: vec![batch],
+        };
+        let deadline = self.env.instant() + PATIENCE;
+        let (address, key) = (node.internal_address(), api_key::COMMIT_FILE);
+        let answer: CommitFileResponse = self.pool.call(&address, key, &request, deadline).await?;
+        Ok(answer.error_code)
+    }
+
+    /// Whether the node says that there is no such offset.
+    async fn denies(&self, node: &Node, offset: i64) -> Result<bool, RpcError> {
+        let request = FindBatchesRequest {
+            shard: SHARD,
+            partitions: vec![FindBatchesPartition {
+                partition: self.partition,
+                offset,
+                max_bytes: 1 << 20,
+            }],
+            max_bytes: 1 << 20,
+        };
+        let deadline = self.env.instant() + PATIENCE;
+        let (address, key) = (node.internal_address(), api_key::FIND_BATCHES);
+        let answer: FindBatchesResponse = self.pool.call(&address, key, &request, deadline).await?;
+        Ok(answer.error_code == 0 && answer.partitions[0].error_code != 0)
+    }
+}
+
+/// Asks until there is something.
+fn until<T>(what: &str, mut ask: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = ask()? {
+            return Ok(found);
+        }
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Writes a record, again if nobody says that it is stored.
+fn write(wire: &mut Wire) -> anyhow::Result<()> {
+    let data = PartitionProduceData::default()
+        .with_index(0)
+        .with_records(Some(batch(&["x"], 1_700_000_000_000)?));
+    let topic = TopicProduceData::default()
+        .with_name(topic_name(STRICT))
+        .with_partition_data(vec![data]);
+    let request = ProduceRequest::default()
+        .with_acks(-1)
+        .with_timeout_ms(30_000)
+        .with_topic_data(vec![topic]);
+    until("a record is stored", || {
+        let answer = wire.call(&request, 9)?;
+        let code = answer.responses[0].partition_responses[0].error_code;
+        Ok((code == 0).then_some(()))
+    })
+}
+
+/// What a broker says of the end; `None` after an error that a client answers with another attempt.
+fn end_by(wire: &mut Wire) -> anyhow::Result<Option<i64>> {
+    let answer = wire.call(&list_offsets(STRICT, [0], -1), 7)?;
+    let found = &answer.topics[0].partitions[0];
+    let error = ResponseError::try_from_code(found.error_code);
+    assert!(error.is_none_or(|error| error.is_retriable()), "{error:?}");
+    Ok(error.is_none().then_some(found.offset))
+}
+
+/// The leader of a shard stands still while another takes the shard over and goes on. Requests are waiting for it when it wakes up
+/// and knows of nothing: some of a node that talks to it directly, and one of a broker that stood still as long and still takes it for the leader.
+#[test]
+fn a_paused_leader_answers_nothing_strictly() -> anyhow::Result<()> {
+    let cluster = Cluster::start(Plan {
+        broker_zones: vec!["a", "b"],
+        settings: "[coordinator]\nmetadata_partitions = 1\n".to_owned(),
+        ..Plan::default()
+    })?;
+    let (present, absent) = (&cluster.brokers[0], &cluster.brokers[1]);
+    let mut wire = Wire::connect(&present.address())?;
+    wire.create_topic(STRICT, 1)?;
+    let mut old_wire = Wire::connect(&absent.address())?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    // Its tasks need the runtime that they are made in.
+    let _entered = runtime.enter();
+    let peer = Peer::new(&cluster, &mut wire)?;
+    for round in 0..3 {
+        write(&mut wire)?;
+        let before = end_by(&mut wire)?.context("the end")?;
+        until("the other broker knows as much", || {
+            Ok((end_by(&mut old_wire)? == Some(before)).then_some(()))
+        })?;
+        let leader = until("somebody leads", || {
+            for node in &cluster.coordinators {
+                if runtime.block_on(peer.end(node))? == Ok(before) {
+                    return Ok(Some(node));
+                }
+            }
+            Ok(None)
+        })?;
+        leader.signal("STOP")?;
+        absent.signal("STOP")?;
+        for _ in 0..5 {
+            write(&mut wire)?;
+        }
+        let end = until("the end", || end_by(&mut wire))?;
+        assert!(end >= before + 5, "{before} {end}");
+
+        let by_broker = std::thread::scope(|scope| -> anyhow::Result<Option<i64>> {
+            let asking = scope.spawn(|| end_by(&mut old_wire));
+            let (listed, committed, denied) = runtime.block_on(async {
+                let waking = async {
+                    // The requests are on their way.
+                    peer.env.sleep(Duration::from_millis(500)).await;
+                    leader.signal("CONT").and_then(|()| absent.signal("CONT"))
+                };
+                let (listed, committed, denied, woken) = tokio::join!(
+                    peer.end(leader),
+                    peer.commit(leader),
+                    peer.denies(leader, end),
+                    waking
+                );
+                woken?;
+                anyhow::Ok((listed?, committed?, denied?))
+            })?;
+            assert!(
+                listed.is_err() || listed == Ok(end),
+                "round {round}: the end is {listed:?}, not {end}"
+            );
+            assert_ne!(
+                committed, 0,
+                "round {round}: a deposed leader has committed a file"
+            );
+            assert!(
+                !denied,
+                "round {round}: offset {end} is out of range, says a deposed leader"
+            );
+            asking.join().expect("the thread that asks")
+        })?;
+        assert!(
+            by_broker.is_none_or(|said| said == end),
+            "round {round}: {by_broker:?}, not {end}"
+        );
+        // Both are back, and nothing has changed.
+        until("the broker that was away knows the end", || {
+            Ok((end_by(&mut old_wire)? == Some(end)).then_some(()))
+        })?;
+        assert_eq!(until("the end", || end_by(&mut wire))?, end);
+    }
     Ok(())
 }

@@ -21,15 +21,15 @@ use e2e::node::{Cluster, Plan};
 use e2e::root;
 use e2e::s3::S3Server;
 use e2e::s3_proxy::{Fault, Proxy, Rule, Verb};
-use e2e::wire::{Wire, topic_name};
+use e2e::wire::{Wire, batch, topic_name};
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{CreatePartitionsRequest, MetadataRequest};
 
 use crate::support::{
-    EARLIEST, LATEST, PATIENCE, delete_records, fetch, fetch_versions, for_each_file, known, offset, produce,
-    transactional, until, values,
+    EARLIEST, LATEST, PATIENCE, delete_records, fetch, fetch_versions, for_each_file, known, now, offset,
+    produce, produce_batch, transactional, until, values,
 };
 
 #[test]
@@ -462,9 +462,12 @@ fn the_store_is_asked_for_an_object_once_and_the_metrics_say_so() -> anyhow::Res
     Ok(())
 }
 
+/// The backlog is an hour old and nobody remembers where it is: it is read by its ranges, past the cache.
 #[test]
 fn producers_do_not_wait_for_a_reader_that_catches_up() -> anyhow::Result<()> {
-    let cluster = Cluster::start(Plan {
+    /// Milliseconds that a batch may take.
+    const PATIENT: i32 = 10_000;
+    let mut cluster = Cluster::start(Plan {
         settings: "[cache]\nmemory_bytes = 8388608\n".to_owned(),
         ..Plan::default()
     })?;
@@ -474,8 +477,16 @@ fn producers_do_not_wait_for_a_reader_that_catches_up() -> anyhow::Result<()> {
     // Several times what the cache holds.
     let text = "x".repeat(500_000);
     for i in 0..60 {
-        produce(&mut wire, "backlog", i % 6, &[&text])?;
+        let old = batch(&[&text], now() - 3_600_000)?;
+        produce_batch(&mut wire, "backlog", i % 6, old, PATIENT)?;
     }
+    for broker in &mut cluster.brokers {
+        broker.stop()?;
+        broker.start()?;
+        broker.wait_ready()?;
+    }
+    let mut wire = Wire::connect(&cluster.brokers[0].address())?;
+    wire.create_topic("punctual", 1)?;
     let mut history = History {
         idempotent: true,
         ..History::default()
@@ -503,8 +514,14 @@ fn producers_do_not_wait_for_a_reader_that_catches_up() -> anyhow::Result<()> {
                 })
             })
             .collect();
+        // What is not stored within its time is answered with an error.
+        let punctual = (0..40).try_for_each(|_| {
+            let fresh = batch(&["x"], now())?;
+            produce_batch(&mut wire, "punctual", 0, fresh, PATIENT).map(drop)
+        });
         let output = steady.finish();
         done.store(true, Ordering::Relaxed);
+        punctual?;
         history.add_producer(&output?, 0, COUNT);
         readers
             .into_iter()
@@ -512,6 +529,14 @@ fn producers_do_not_wait_for_a_reader_that_catches_up() -> anyhow::Result<()> {
             .sum()
     })?;
     assert!(rounds > 0, "nobody caught up");
+    for broker in &cluster.brokers {
+        let ranges = broker.metric("diskless_object_reads_total{source=\"store_range\"}")?;
+        assert!(
+            ranges >= 60.0,
+            "broker {}: {ranges} of 60 batches were read by their ranges",
+            broker.id
+        );
+    }
     // None was given up or came late for its time limit, and the reader at the tail got all of them.
     assert_eq!(history.acked.len() as u64, COUNT);
     history.add_consumer(&tail.finish()?);

@@ -21,6 +21,9 @@ pub struct Args {
     /// The first of them.
     #[arg(long, default_value_t = 1)]
     first_seed: u64,
+    /// Only seeds whose metadata logs are kept by this engine: `object` or `postgres`.
+    #[arg(long)]
+    engine: Option<String>,
     /// How many at the same time.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -61,6 +64,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut words = vec!["--seeds", &seeds, "--first-seed", &first, "--jobs", &jobs];
     if let Some(mutation) = &args.mutation {
         words.extend(["--mutation", mutation]);
+    }
+    if let Some(engine) = &args.engine {
+        words.extend(["--engine", engine]);
     }
     let replay = args.replay.map(|seed| seed.to_string());
     if let Some(seed) = &replay {

@@ -16,6 +16,13 @@ pub(super) struct Call {
 }
 
 impl Call {
+    /// Lets go of the request's bytes: what is needed for an answer remains.
+    pub(super) fn let_go(&mut self) {
+        // Emptied, they would keep the rest alive.
+        self.frame = Bytes::new();
+        self.header.client_id = None;
+    }
+
     pub(super) fn version(&self) -> i16 {
         self.header.api_version
     }

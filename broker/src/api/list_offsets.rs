@@ -4,6 +4,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coordinator::protocol::{Coordinate, ListOffsetsPartition, ListOffsetsRequest as Ask, ListOffsetsResult};
 use env::Instant;
+use futures::StreamExt;
 use kafka_wire::ResponseError;
 use kafka_wire::batch::BatchHeader;
 use kafka_wire::messages::list_offsets_request::ListOffsetsPartition as Asked;
@@ -28,6 +29,8 @@ const SPECIAL: [(i64, i16); 3] = [(MAX_TIMESTAMP, 7), (-4, 8), (-5, 9)];
 /// Asks for the beginning; what is not less is -1, the end, or a time.
 const EARLIEST: i64 = -2;
 const WAIT: Duration = Duration::from_secs(10);
+/// Batches of a request that are read and searched at the same time.
+const SEARCHES: usize = 32;
 
 /// The partitions of a request, each once, and whether it is named more often than that.
 fn distinct(partitions: &[Asked]) -> impl Iterator<Item = (&Asked, bool)> {
@@ -80,7 +83,8 @@ impl Api {
             .into_iter()
             .zip(timestamps)
             .map(|(result, timestamp)| self.exact(result, timestamp));
-        let mut results = futures::future::join_all(exact).await.into_iter();
+        let exact = futures::stream::iter(exact).buffered(SEARCHES);
+        let mut results = exact.collect::<Vec<_>>().await.into_iter();
         let mut errors = errors.into_iter();
         let with_epoch = call.version() >= WITH_EPOCH;
         let topics = request.topics.into_iter().map(|topic| {
@@ -157,11 +161,9 @@ impl Api {
                 ..result
             };
         }
-        let read = self.fetcher.objects().read(&[(at.clone(), false)]).await;
-        let batch = match read.into_iter().next() {
-            Some(Ok(batch)) => batch,
-            Some(Err(error)) => return failed(error.response_error()),
-            None => return failed(ResponseError::UnknownServerError),
+        let batch = match self.fetcher.batch(&at).await {
+            Ok(batch) => batch,
+            Err(error) => return failed(error.response_error()),
         };
         match self
             .env

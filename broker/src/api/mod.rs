@@ -59,7 +59,7 @@ use types::{FeatureLevels, NodeId, Timestamp};
 use crate::fetch::{Fetcher, Sessions};
 use crate::metadata::Metadata;
 use crate::metrics::Metrics;
-use crate::produce::Producer;
+use crate::produce::{Producer, Readers};
 use crate::rpc::Coordinators;
 
 pub use init_producer_id::ProducerIds;
@@ -99,6 +99,7 @@ pub struct Api {
     configs: Arc<TopicConfigs>,
     producer_ids: Arc<ProducerIds>,
     sessions: Arc<Sessions>,
+    readers: Arc<Readers>,
 }
 
 impl std::ops::Deref for Api {
@@ -113,6 +114,7 @@ impl Api {
     /// Answers with `services`.
     pub fn new(services: Services) -> Api {
         Api {
+            readers: Arc::new(Readers::new(services.env.clone())),
             services: Arc::new(services),
             configs: Arc::default(),
             producer_ids: Arc::default(),

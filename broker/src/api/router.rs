@@ -9,44 +9,73 @@ use kafka_wire::{RequestKind, request, response};
 use super::Api;
 use super::call::Call;
 use crate::net::frames::Frame;
-use crate::net::{Answer, Handler, Peer};
+use crate::net::memory::Memory;
+use crate::net::{Answer, Handler, Peer, Taken};
 
 impl Handler for Api {
-    fn handle(&self, peer: &Peer, frame: Frame) -> BoxFuture<'static, Answer> {
-        let Frame { bytes, permit } = frame;
+    fn handle(&self, peer: &Peer, frame: Frame) -> Taken {
+        let Frame { bytes, memory } = frame;
         let (call, request) = match parse(peer, bytes) {
             Ok(parsed) => parsed,
-            Err(answer) => return std::future::ready(answer).boxed(),
+            Err(answer) => return Taken::Now(std::future::ready(answer).boxed()),
         };
         let metrics = self.metrics.api(call.header.api_key).cloned();
         let (env, start) = (self.env.clone(), self.env.instant());
-        let answer = match request {
-            // The only one that acts at once: batches must enter the buffer in the order they came in.
-            RequestKind::Produce(request) => self.produce(call, request, permit),
-            other => {
-                let api = self.clone();
-                async move {
-                    let _memory = permit;
-                    api.answer(call, other).await
-                }
-                .boxed()
-            }
+        let taken = match request {
+            RequestKind::ApiVersions(_) => self.take(call, request, memory),
+            _ if self.metadata.is_known() => self.take(call, request, memory),
+            _ => self.take_later(call, request, memory),
         };
-        async move {
-            let answer = answer.await;
-            if let Some(metrics) = metrics {
-                metrics.requests.inc();
-                metrics
-                    .latency
-                    .observe(env.instant().saturating_duration_since(start).as_secs_f64());
-            }
-            answer
-        }
-        .boxed()
+        let measured = move |answer: BoxFuture<'static, Answer>| {
+            let measured = async move {
+                let answer = answer.await;
+                if let Some(metrics) = metrics {
+                    metrics.requests.inc();
+                    metrics
+                        .latency
+                        .observe(env.instant().saturating_duration_since(start).as_secs_f64());
+                }
+                answer
+            };
+            measured.boxed()
+        };
+        taken.map(measured)
     }
 }
 
-fn parse(peer: &Peer, bytes: Bytes) -> Result<(Call, RequestKind), Answer> {
+impl Api {
+    fn take(&self, call: Call, request: RequestKind, memory: Option<Memory>) -> Taken {
+        match request {
+            // The only one that acts at once: batches must enter the buffer in the order they came in.
+            RequestKind::Produce(request) => self.produce(call, request, memory),
+            other => {
+                let api = self.clone();
+                let answer = async move {
+                    let _memory = memory;
+                    api.answer(call, other).await
+                };
+                Taken::Now(answer.boxed())
+            }
+        }
+    }
+
+    /// A node that has not heard of the cluster yet would deny every topic and every group. As at a broker of Kafka, who comes
+    /// so early waits: some of the answers would end clients.
+    fn take_later(&self, call: Call, request: RequestKind, memory: Option<Memory>) -> Taken {
+        let api = self.clone();
+        let taking = async move {
+            tokio::select! {
+                biased;
+                () = api.metadata.clone().known() => {}
+                () = api.draining.cancelled() => return Taken::Now(std::future::ready(Answer::Close).boxed()),
+            }
+            api.take(call, request, memory)
+        };
+        Taken::Later(taking.boxed())
+    }
+}
+
+pub(super) fn parse(peer: &Peer, bytes: Bytes) -> Result<(Call, RequestKind), Answer> {
     let refuse = |error: &dyn std::fmt::Display| {
         tracing::debug!(peer = %peer.host, %error, "request refused");
         Answer::Close

@@ -1,9 +1,11 @@
 //! A whole node in a simulated world, spoken to as clients speak.
 
 mod admin;
+mod early;
 mod features;
 mod groups;
 mod num_partitions;
+mod produce;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +31,7 @@ use uuid::Uuid;
 use crate::config::Config;
 use crate::produce::testing::{batch as plain, sequenced};
 use crate::server::Node;
+use crate::stores::Stores;
 
 mod fetch;
 
@@ -56,11 +59,21 @@ async fn cluster_with(
 
 impl Cluster {
     async fn start(env: Env, store: SharedStore, change: impl FnOnce(&mut Config)) -> Cluster {
+        Cluster::start_over(env, store.clone(), store, change).await
+    }
+
+    /// `store` is what its `stores` are made of.
+    async fn start_over(
+        env: Env,
+        store: SharedStore,
+        stores: impl Into<Stores>,
+        change: impl FnOnce(&mut Config),
+    ) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::dev(dir.path(), 9092, Some("memory://"));
         config.internal.advertised_host = Some("test".to_owned());
         change(&mut config);
-        let node = Node::start(env.clone(), config, store.clone()).await.unwrap();
+        let node = Node::start(env.clone(), config, stores).await.unwrap();
         env.timeout(60 * SECOND, node.ready()).await.unwrap();
         Cluster {
             env,

@@ -389,6 +389,11 @@ mod tests {
             ),
             (
                 "[internal]",
+                "[fetch]\nmemory_bytes = 1000\n[internal]",
+                "fetch.memory_bytes",
+            ),
+            (
+                "[internal]",
                 "[coordinator]\nmetadata_partitions = 0\n[internal]",
                 "coordinator.metadata_partitions",
             ),
@@ -439,9 +444,9 @@ mod tests {
     fn the_grace_of_files_is_longer_than_any_read() {
         let with = |text: &str| format!("{BROKER}\n{text}");
         for text in [
-            "[coordinator]\nfile_grace_ms = 90000",
+            "[coordinator]\nfile_grace_ms = 75000",
             "[fetch]\nread_timeout_ms = 540000",
-            "[fetch]\ncoordinates_max_age_ms = 570000",
+            "[fetch]\ncoordinates_max_age_ms = 585000",
         ] {
             let message = error(&with(text));
             for setting in [
@@ -452,8 +457,20 @@ mod tests {
                 assert!(message.contains(setting), "{text}: {message}");
             }
         }
-        let config = parse(&with("[coordinator]\nfile_grace_ms = 90001")).unwrap();
-        assert_eq!(config.tuning.jobs.file_grace, Duration::from_millis(90_001));
+        let config = parse(&with("[coordinator]\nfile_grace_ms = 75001")).unwrap();
+        assert_eq!(config.tuning.jobs.file_grace, Duration::from_millis(75_001));
+    }
+
+    #[test]
+    fn answers_may_take_half_as_much_memory_as_the_cache_unless_it_is_said() {
+        let memory = |text: &str| {
+            let config = parse(&format!("{BROKER}\n{text}")).unwrap();
+            config.fetch.memory(&config.cache) >> 20
+        };
+        assert_eq!(memory(""), 128);
+        assert_eq!(memory("[cache]\nmemory_bytes = 1048576"), 32);
+        assert_eq!(memory("[cache]\nmemory_bytes = 10737418240"), 256);
+        assert_eq!(memory("[fetch]\nmemory_bytes = 1048576"), 1);
     }
 
     #[test]

@@ -77,13 +77,15 @@ impl MetadataLog {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Coordinator {
-    /// Partitions of `__diskless_metadata`. Used when the cluster is formed; a higher number later adds partitions.
+    /// Partitions of `__diskless_metadata`. Used when the cluster is formed. A higher number later adds partitions, for new partitions of
+    /// topics only: nothing that exists moves, and groups stay on those that the cluster was formed with.
     pub metadata_partitions: u32,
     /// Partitions of a topic that is created without a number, by a request or automatically (Kafka: `num.partitions`). What
     /// counts is the setting of the coordinator that is the controller; every broker shows that one.
     pub num_partitions: u32,
     /// An object is deleted so long after its last record, in milliseconds: longer than any reader can still be busy with
-    /// it, that is more than `fetch.read_timeout_ms` and `fetch.coordinates_max_age_ms` together.
+    /// it, that is more than `fetch.read_timeout_ms` and `fetch.coordinates_max_age_ms` together. A node does not start
+    /// otherwise; a broker whose own settings are too long for the coordinators' logs an error.
     pub file_grace_ms: u64,
 }
 
@@ -120,7 +122,8 @@ pub struct Produce {
     pub flush_interval_ms: u64,
     /// …or at once, while fewer than so many objects a second are written.
     pub puts_per_second: u32,
-    /// Bound of produced data that is not acknowledged yet, in bytes. Beyond it sockets are not read.
+    /// Bound of the memory for requests of producers and for produced data that is not in the object store yet, in bytes.
+    /// Beyond it sockets are not read. No request can be larger.
     pub memory_bytes: usize,
 }
 
@@ -180,22 +183,34 @@ impl Cache {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Fetch {
-    /// Longest read of an object for a consumer, retries included, in milliseconds.
+    /// Longest read for a consumer, from the look-up of where its batches lie to the last of them, all retries included, in
+    /// milliseconds. Clients give up after `request.timeout.ms`, 30 seconds by default.
     pub read_timeout_ms: u64,
     /// A broker that has not heard from a metadata partition for so long forgets where its batches lie, in milliseconds.
     pub coordinates_max_age_ms: u64,
+    /// Bound of what answers to consumers keep in memory until they are written, in bytes. The closer it is, the smaller they
+    /// become. Answers to the brokers of the zone may take half as much again. Without it half of `cache.memory_bytes`, but at
+    /// least 32 MiB and at most 256 MiB.
+    pub memory_bytes: Option<u64>,
 }
 
 impl Default for Fetch {
     fn default() -> Self {
         Fetch {
-            read_timeout_ms: 30_000,
+            read_timeout_ms: 15_000,
             coordinates_max_age_ms: 60_000,
+            memory_bytes: None,
         }
     }
 }
 
 impl Fetch {
+    /// Bound of what answers keep in memory, in bytes.
+    pub fn memory(&self, cache: &Cache) -> u64 {
+        let usual = (cache.memory_bytes / 2).clamp(32 << 20, 256 << 20);
+        self.memory_bytes.unwrap_or(usual)
+    }
+
     pub(super) fn validate(&self, coordinator: &Coordinator) -> Result<(), ConfigError> {
         if self.read_timeout_ms == 0 {
             return Err(invalid("fetch.read_timeout_ms", "must be at least 1"));
@@ -203,18 +218,25 @@ impl Fetch {
         if self.coordinates_max_age_ms < 100 {
             return Err(invalid("fetch.coordinates_max_age_ms", "must be at least 100"));
         }
-        let longest = self.read_timeout_ms.saturating_add(self.coordinates_max_age_ms);
-        if coordinator.file_grace_ms <= longest {
-            return Err(invalid(
-                "coordinator.file_grace_ms",
-                format!(
-                    "{} is too short: a read may end {longest} ms after an object has died \
-                     (fetch.read_timeout_ms {} + fetch.coordinates_max_age_ms {})",
-                    coordinator.file_grace_ms, self.read_timeout_ms, self.coordinates_max_age_ms
-                ),
-            ));
+        if self.memory_bytes.is_some_and(|bytes| bytes < 1 << 20) {
+            return Err(invalid("fetch.memory_bytes", "must be at least 1048576"));
         }
-        Ok(())
+        self.fits(coordinator.file_grace_ms)
+            .map_err(|problem| invalid("coordinator.file_grace_ms", problem))
+    }
+
+    /// Whether objects that are deleted so long after their last record, in milliseconds, are there for all reads; if not, what
+    /// to say of it.
+    pub(crate) fn fits(&self, file_grace_ms: u64) -> Result<(), String> {
+        let longest = self.read_timeout_ms.saturating_add(self.coordinates_max_age_ms);
+        if file_grace_ms > longest {
+            return Ok(());
+        }
+        Err(format!(
+            "{file_grace_ms} is too short: a read may end {longest} ms after an object has died \
+             (fetch.read_timeout_ms {} + fetch.coordinates_max_age_ms {})",
+            self.read_timeout_ms, self.coordinates_max_age_ms
+        ))
     }
 }
 

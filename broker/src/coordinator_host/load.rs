@@ -12,10 +12,24 @@ use types::ShardId;
 
 use super::CoordinatorHost;
 
-/// What a shard commits on one core (measured: the example `shard` of crate `coordinator`), batches a second.
-const MAX_RATE: f64 = 40_000.0;
-/// The view of ten million batches, to which the latency of reads was measured, in bytes.
-const MAX_BYTES: f64 = 1_000_000_000.0;
+/// What a shard can do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Batches a second.
+    pub(super) rate: f64,
+    /// Of the view.
+    pub(super) bytes: f64,
+}
+
+impl Limits {
+    /// What a shard commits on one core (measured: the example `shard` of crate `coordinator`), and the view of ten million batches, to
+    /// which the latency of reads was measured.
+    pub(super) const MEASURED: Limits = Limits {
+        rate: 40_000.0,
+        bytes: 1_000_000_000.0,
+    };
+}
+
 /// Above this part of a limit the node warns,
 const NEAR: f64 = 0.7;
 /// below this one it will do so again.
@@ -35,15 +49,15 @@ pub struct Load {
 
 impl Load {
     /// 1: at one of its limits.
-    fn ratio(&self) -> f64 {
-        (self.rate / MAX_RATE).max(self.bytes as f64 / MAX_BYTES)
+    fn ratio(&self, limits: Limits) -> f64 {
+        (self.rate / limits.rate).max(self.bytes as f64 / limits.bytes)
     }
 
     /// After `seconds` the shard has committed `batches` in all. True if that is a reason to warn.
-    fn observe(&mut self, batches: u64, bytes: u64, seconds: f64) -> bool {
+    fn observe(&mut self, batches: u64, bytes: u64, seconds: f64, limits: Limits) -> bool {
         self.rate = batches.saturating_sub(self.batches) as f64 / seconds;
         (self.batches, self.bytes) = (batches, bytes);
-        let ratio = self.ratio();
+        let ratio = self.ratio(limits);
         let warn = ratio >= NEAR && !self.warned;
         self.warned = ratio >= NEAR || (self.warned && ratio >= FAR);
         warn
@@ -70,7 +84,7 @@ pub(super) async fn watch(host: Arc<CoordinatorHost>) {
                 ..Load::default()
             };
             let load = state.load.entry(id).or_insert(first);
-            if load.observe(batches, bytes, seconds) {
+            if load.observe(batches, bytes, seconds, host.limits) {
                 tracing::warn!(
                     shard = %id,
                     batches_per_second = load.rate,
@@ -93,17 +107,17 @@ impl std::fmt::Debug for LoadCollector {
 
 impl Collector for LoadCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        type Row = (&'static str, &'static str, fn(&Load) -> f64);
+        type Row = (&'static str, &'static str, fn(&Load, Limits) -> f64);
         let gauges: [Row; 3] = [
             (
                 "shard_load_ratio",
                 "Part of what a shard can do that is used; 1 is the limit",
-                |load| load.ratio(),
+                Load::ratio,
             ),
-            ("shard_commit_rate", "Batches committed a second", |load| {
+            ("shard_commit_rate", "Batches committed a second", |load, _| {
                 load.rate
             }),
-            ("shard_view_bytes", "Size of the shard's view", |load| {
+            ("shard_view_bytes", "Size of the shard's view", |load, _| {
                 load.bytes as f64
             }),
         ];
@@ -114,7 +128,8 @@ impl Collector for LoadCollector {
         for (name, help, value) in gauges {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (id, load) in &load {
-                ConstGauge::new(value(load)).encode(family.encode_family(&[("shard", id.to_string())])?)?;
+                ConstGauge::new(value(load, self.0.limits))
+                    .encode(family.encode_family(&[("shard", id.to_string())])?)?;
             }
         }
         Ok(())
@@ -131,7 +146,7 @@ mod tests {
         let mut batches = 0;
         let mut after = |rate: u64, bytes: u64| {
             batches += rate * 10;
-            load.observe(batches, bytes, 10.0)
+            load.observe(batches, bytes, 10.0, Limits::MEASURED)
         };
         assert!(!after(20_000, 0));
         assert!(after(30_000, 0));

@@ -1,21 +1,32 @@
 //! The bytes of batches, by their coordinates.
+//!
+//! What has been read of an object is cut up as soon as it is there. If little of it is wanted, that is copied and the rest
+//! dropped: an answer may take minutes to be written, and batches of a few KiB lie in objects of several MiB.
 
-use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use blob::BlobError;
 use bytes::Bytes;
-use cache::{Object, ObjectCache};
+use cache::{Object, ObjectCache, Part};
 use coordinator::protocol::Coordinate;
-use env::Env;
+use env::{Env, Instant};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use kafka_wire::{ResponseError, batch};
+use types::{FastMap, Timestamp};
 use uuid::Uuid;
 
 use super::neighbours::{Answer, Neighbours, Parts};
+use super::plan::{Spans, Way, is_sparse};
 
 /// Data younger than this is read through the cache: others are about to read it, too.
 const RECENT: Duration = Duration::from_secs(60);
+/// A fetch that has something waits no longer than this for the rest: clients give up after half a minute…
+const PATIENCE: Duration = Duration::from_secs(3);
+/// …but one in so many waits as long as for the only one, so that a batch that always takes longer comes in the end, too.
+const PATIENT: u64 = 8;
 
 /// Why a batch cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,31 +57,63 @@ pub struct Objects {
     neighbours: Option<Arc<Neighbours>>,
 }
 
-/// What is wanted of one object.
+/// What is read in one go.
 struct Need<'a> {
+    object: Uuid,
     size: u64,
-    wanted: Vec<&'a Coordinate>,
+    /// With their places in the answer.
+    wanted: Vec<(usize, &'a Coordinate)>,
     whole: bool,
 }
 
-impl Need<'_> {
+impl<'a> Need<'a> {
     /// From the first wanted byte to the last.
     fn span(&self) -> (u32, u64) {
-        let ends = |at: &&Coordinate| u64::from(at.position) + u64::from(at.size);
-        let from = self.wanted.iter().map(|at| at.position).min();
-        let to = self.wanted.iter().map(ends).max();
+        let ends = |at: &Coordinate| u64::from(at.position) + u64::from(at.size);
+        let from = self.wanted.iter().map(|(_, at)| at.position).min();
+        let to = self.wanted.iter().map(|(_, at)| ends(at)).max();
         (from.unwrap_or(0), to.unwrap_or(0))
+    }
+
+    /// One for each part of the object that is read for itself.
+    fn split(self) -> Vec<Need<'a>> {
+        if self.whole {
+            return vec![self];
+        }
+        let mut spans = Spans::default();
+        self.wanted.iter().for_each(|(_, at)| spans.add(at));
+        let of = |span: &std::ops::Range<u64>| {
+            let here = |(_, at): &&(usize, &Coordinate)| span.contains(&u64::from(at.position));
+            self.only(self.wanted.iter().filter(here).copied().collect())
+        };
+        spans.iter().map(of).collect()
+    }
+
+    fn only(&self, wanted: Vec<(usize, &'a Coordinate)>) -> Need<'a> {
+        Need { wanted, ..*self }
     }
 }
 
-enum Source {
+enum Source<'a> {
     Whole(Arc<Object>),
     Part {
         start: u32,
-        bytes: Bytes,
+        part: Part<'a>,
     },
     /// They are checked already.
     Neighbour(Parts),
+}
+
+impl Source<'_> {
+    /// What a slice keeps in memory.
+    fn size(&self) -> u64 {
+        match self {
+            Source::Whole(object) => object.size(),
+            Source::Part { part, .. } => part.bytes.len() as u64,
+            // Nothing was sent but what is wanted.
+            Source::Neighbour(_) => 0,
+        }
+    }
 }
 
 /// Whether these are the bytes of the batch that was committed there.
@@ -82,7 +125,7 @@ pub(super) fn intact(at: &Coordinate, bytes: &[u8]) -> bool {
 }
 
 impl Objects {
-    /// Reads through `cache`, and from `neighbours` what they read for this zone; each read takes `read_timeout` at most.
+    /// Reads through `cache`, and from `neighbours` what they read for this zone, for `read_timeout` at most.
     pub fn new(
         env: Env,
         cache: Arc<ObjectCache>,
@@ -102,69 +145,139 @@ impl Objects {
         &self.cache
     }
 
+    /// Since when data is read through the cache.
+    pub(super) fn recent(&self) -> Timestamp {
+        self.env.now().plus(-(RECENT.as_millis() as i64))
+    }
+
+    /// How a batch would be read now.
+    pub(super) fn way(&self, at: &Coordinate, tail: bool, recent: Timestamp) -> Way {
+        if self.cache.is_at_hand(at.object) {
+            Way::AtHand
+        } else if tail || at.max_timestamp >= recent {
+            Way::Whole
+        } else {
+            Way::Ranges
+        }
+    }
+
     /// The batches at `coordinates`, in their order. `tail`: they were just pushed here, so other consumers are about
     /// to read their objects, too.
     pub async fn read(&self, coordinates: &[(Coordinate, bool)]) -> Vec<Result<Bytes, ReadError>> {
-        let mut read = self.once(coordinates).await;
-        // They may have been damaged on their way: the store is asked for them once more.
-        let corrupt = coordinates.iter().zip(&mut read);
-        let (again, places): (Vec<_>, Vec<_>) = corrupt
-            .filter(|(_, bytes)| matches!(bytes, Err(ReadError::Corrupt)))
-            .map(|(at, place)| (at.clone(), place))
-            .unzip();
-        if !again.is_empty() {
-            for (place, bytes) in places.into_iter().zip(self.once(&again).await) {
-                *place = bytes;
-            }
-        }
-        read
-    }
-
-    async fn once(&self, coordinates: &[(Coordinate, bool)]) -> Vec<Result<Bytes, ReadError>> {
-        let recent = self.env.now().plus(-(RECENT.as_millis() as i64));
-        let mut needs: BTreeMap<Uuid, Need<'_>> = BTreeMap::new();
-        for (at, tail) in coordinates {
-            let need = needs.entry(at.object).or_insert_with(|| Need {
-                size: at.object_size,
-                wanted: Vec::new(),
-                whole: false,
-            });
-            need.wanted.push(at);
-            need.whole |= *tail || at.max_timestamp >= recent;
-        }
-        let sources = needs
-            .into_iter()
-            .map(|(object, need)| async move { (object, self.source(object, need).await) });
-        let sources: BTreeMap<Uuid, Result<Source, ReadError>> =
-            futures::future::join_all(sources).await.into_iter().collect();
-        let source = |object| match env::mutation("wrong-object") {
-            true => sources.values().next(),
-            false => sources.get(&object),
-        };
-        coordinates
-            .iter()
-            .map(|(at, _)| match source(at.object) {
-                Some(Ok(source)) => self.cut(source, at),
-                Some(Err(error)) => Err(*error),
-                None => Err(ReadError::Unavailable),
-            })
+        let read = self.read_some(coordinates, 0, self.env.instant()).await;
+        let read = read.into_iter();
+        read.map(|read| read.unwrap_or(Err(ReadError::Unavailable)))
             .collect()
     }
 
-    async fn source(&self, object: Uuid, need: Need<'_>) -> Result<Source, ReadError> {
-        if let Some(found) = self.cache.cached(object) {
+    /// The same, but when one of the `firsts` is there, the others may be missing if they take long. The objects are read in
+    /// the order of `coordinates`; the time limit counts from `begun`.
+    pub(super) async fn read_some(
+        &self,
+        coordinates: &[(Coordinate, bool)],
+        firsts: usize,
+        begun: Instant,
+    ) -> Vec<Option<Result<Bytes, ReadError>>> {
+        let deadline = begun + self.read_timeout;
+        let patience = match self.env.random_below(PATIENT) {
+            0 => deadline,
+            _ => deadline.min(self.env.instant() + PATIENCE),
+        };
+        let mut found: Vec<Option<Result<Bytes, ReadError>>> = vec![None; coordinates.len()];
+        let needs = self.needs(coordinates).into_iter();
+        let mut reads: FuturesUnordered<_> = needs.map(|need| self.batches(need, deadline)).collect();
+        let mut late = pin!(self.env.sleep_until(patience));
+        let mut is_late = false;
+        loop {
+            let something = || found.iter().take(firsts).flatten().any(Result::is_ok);
+            if is_late && something() {
+                return found;
+            }
+            tokio::select! {
+                biased;
+                read = reads.next() => {
+                    let Some(read) = read else { return found };
+                    for (place, bytes) in read {
+                        if let Some(place) = found.get_mut(place) {
+                            *place = Some(bytes);
+                        }
+                    }
+                }
+                () = &mut late, if !is_late => is_late = true,
+            }
+        }
+    }
+
+    /// What has to be read, what is wanted first first.
+    fn needs<'a>(&self, coordinates: &'a [(Coordinate, bool)]) -> Vec<Need<'a>> {
+        let recent = self.recent();
+        let mut needs: Vec<Need<'a>> = Vec::new();
+        let mut places: FastMap<Uuid, usize> = FastMap::default();
+        for (index, (at, tail)) in coordinates.iter().enumerate() {
+            let object = match (env::mutation("wrong-object"), coordinates.first()) {
+                (true, Some((first, _))) => first.object,
+                _ => at.object,
+            };
+            let place = *places.entry(object).or_insert(needs.len());
+            if place == needs.len() {
+                needs.push(Need {
+                    object,
+                    size: at.object_size,
+                    wanted: Vec::new(),
+                    whole: false,
+                });
+            }
+            if let Some(need) = needs.get_mut(place) {
+                need.wanted.push((index, at));
+                need.whole |= *tail || at.max_timestamp >= recent;
+            }
+        }
+        needs.into_iter().flat_map(Need::split).collect()
+    }
+
+    /// The batches with their places.
+    async fn batches(&self, need: Need<'_>, deadline: Instant) -> Vec<(usize, Result<Bytes, ReadError>)> {
+        let mut read = self.once(&need, deadline).await;
+        // They may have been damaged on their way: the store is asked for them once more.
+        let corrupt = need.wanted.iter().copied().zip(&mut read);
+        let (again, places): (Vec<_>, Vec<_>) = corrupt
+            .filter(|(_, bytes)| matches!(bytes, Err(ReadError::Corrupt)))
+            .unzip();
+        if !again.is_empty() {
+            let second = self.once(&need.only(again), deadline).await;
+            for (place, bytes) in places.into_iter().zip(second) {
+                *place = bytes;
+            }
+        }
+        need.wanted.iter().map(|(index, _)| *index).zip(read).collect()
+    }
+
+    async fn once(&self, need: &Need<'_>, deadline: Instant) -> Vec<Result<Bytes, ReadError>> {
+        match self.source(need, deadline).await {
+            Ok(source) => {
+                let wanted = need.wanted.iter().map(|(_, at)| u64::from(at.size)).sum();
+                let sparse = is_sparse(wanted, source.size());
+                let cut = |(_, at): &(usize, &Coordinate)| self.cut(&source, at, sparse);
+                need.wanted.iter().map(cut).collect()
+            }
+            Err(error) => vec![Err(error); need.wanted.len()],
+        }
+    }
+
+    async fn source(&self, need: &Need<'_>, deadline: Instant) -> Result<Source<'_>, ReadError> {
+        if let Some(found) = self.cache.cached(need.object) {
             return Ok(Source::Whole(found));
         }
-        let key = wal::object_key(object);
+        let key = wal::object_key(need.object);
         let reading = async {
             if need.whole {
-                return self.hot(object, &key, &need).await;
+                return self.hot(&key, need).await;
             }
             let (start, end) = need.span();
-            let bytes = self.cache.read(&key, u64::from(start)..end).await?;
-            Ok(Source::Part { start, bytes })
+            let part = self.cache.read(&key, u64::from(start)..end).await?;
+            Ok(Source::Part { start, part })
         };
-        let read = self.env.timeout(self.read_timeout, reading).await;
+        let read = self.env.timeout_at(deadline, reading).await;
         match read.unwrap_or_else(|_| Err(BlobError::Timeout(key.clone()))) {
             Ok(source) => Ok(source),
             Err(error) => {
@@ -179,11 +292,12 @@ impl Objects {
     }
 
     /// From the broker that reads the object for the zone, or whole from the store: if that is this one, or has no answer.
-    async fn hot(&self, object: Uuid, key: &str, need: &Need<'_>) -> Result<Source, BlobError> {
-        let question = self
-            .neighbours
-            .as_ref()
-            .and_then(|neighbours| Some((neighbours, neighbours.question(object, need.size, &need.wanted)?)));
+    async fn hot(&self, key: &str, need: &Need<'_>) -> Result<Source<'_>, BlobError> {
+        let object = need.object;
+        let question = self.neighbours.as_ref().and_then(|neighbours| {
+            let wanted: Vec<_> = need.wanted.iter().map(|(_, at)| *at).collect();
+            Some((neighbours, neighbours.question(object, need.size, &wanted)?))
+        });
         let store = self.cache.load(object, key, need.size);
         match question {
             None => store.await.map(Source::Whole),
@@ -197,148 +311,33 @@ impl Objects {
         }
     }
 
-    fn cut(&self, source: &Source, at: &Coordinate) -> Result<Bytes, ReadError> {
+    fn cut(&self, source: &Source<'_>, at: &Coordinate, copy: bool) -> Result<Bytes, ReadError> {
         let (bytes, trusted) = match source {
             Source::Whole(object) => (object.slice(at.position, at.size), object.is_trusted()),
-            Source::Part { start, bytes } => {
+            Source::Part { start, part } => {
                 let from = at.position.saturating_sub(*start) as usize;
-                let range = bytes.get(from..from.saturating_add(at.size as usize));
-                (range.map(|range| bytes.slice_ref(range)), false)
+                let range = part.bytes.get(from..from.saturating_add(at.size as usize));
+                (range.map(|range| part.bytes.slice_ref(range)), false)
             }
             Source::Neighbour(parts) => (parts.get(&(at.position, at.size)).cloned(), true),
         };
-        let good = |bytes: &Bytes| trusted || intact(at, bytes);
-        bytes.filter(good).ok_or_else(|| {
-            let key = wal::object_key(at.object);
-            tracing::error!(
-                key,
-                position = at.position,
-                size = at.size,
-                "a batch in a wal object is corrupt"
-            );
-            self.cache.forget(at.object);
-            ReadError::Corrupt
-        })
+        match bytes.filter(|bytes| trusted || intact(at, bytes)) {
+            Some(bytes) if copy => Ok(Bytes::copy_from_slice(&bytes)),
+            Some(bytes) => Ok(bytes),
+            None => {
+                let key = wal::object_key(at.object);
+                tracing::error!(
+                    key,
+                    position = at.position,
+                    size = at.size,
+                    "a batch in a wal object is corrupt"
+                );
+                self.cache.forget(at.object);
+                Err(ReadError::Corrupt)
+            }
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-    use blob::faults::{Decision, Fault, Faulty};
-    use blob::{MemoryStore, Operation, SharedStore};
-    use types::Timestamp;
-
-    use super::*;
-    use crate::produce::testing::batch;
-
-    async fn stored(damage: bool) -> (Objects, Vec<(Coordinate, bool)>) {
-        stored_behind(damage, 0).await
-    }
-
-    /// The first `damaged` reads of the store give wrong bytes.
-    async fn stored_behind(damage: bool, damaged: u32) -> (Objects, Vec<(Coordinate, bool)>) {
-        let env = Env::simulated(3);
-        let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
-        let object = env.uuid();
-        let batches = [
-            batch(3, 1000, |_| {}),
-            batch(2, 1000, |_| {}),
-            batch(1, 1000, |_| {}),
-        ];
-        let mut bytes = vec![0];
-        let mut coordinates = Vec::new();
-        for (index, batch) in batches.iter().enumerate() {
-            let base = index as i64 * 10;
-            coordinates.push(Coordinate {
-                base_offset: base,
-                last_offset: base + 2 - index as i64,
-                object,
-                object_size: 0,
-                position: bytes.len() as u32,
-                size: batch.len() as u32,
-                max_timestamp: Timestamp(1000),
-                log_append_time: Timestamp(-1),
-            });
-            bytes.extend_from_slice(batch);
-        }
-        if damage {
-            let at = coordinates[1].position as usize + 70;
-            bytes[at] ^= 1;
-        }
-        for coordinate in &mut coordinates {
-            coordinate.object_size = bytes.len() as u64;
-        }
-        store
-            .put(&wal::object_key(object), vec![Bytes::from(bytes)])
-            .await
-            .unwrap();
-        let gets = AtomicU32::new(0);
-        let plan = move |operation, _: &str| {
-            let bad = operation == Operation::Get && gets.fetch_add(1, Relaxed) < damaged;
-            Decision {
-                delay: Duration::ZERO,
-                fault: if bad { Fault::Damage } else { Fault::None },
-            }
-        };
-        let faulty = Faulty::new(store, env.clone(), Arc::new(plan));
-        let cache = Arc::new(ObjectCache::new(Arc::new(faulty), 1 << 20));
-        (
-            Objects::new(env, cache, Duration::from_secs(30), None),
-            coordinates.into_iter().map(|at| (at, false)).collect(),
-        )
-    }
-
-    #[tokio::test]
-    async fn batches_come_in_order_from_ranges_and_from_whole_objects() {
-        for tail in [false, true] {
-            let (objects, mut coordinates) = stored(false).await;
-            coordinates.iter_mut().for_each(|(_, flag)| *flag = tail);
-            coordinates.swap(0, 2);
-            let read = objects.read(&coordinates[..2]).await;
-            for ((at, _), bytes) in coordinates.iter().zip(read) {
-                assert_eq!(bytes.unwrap().len(), at.size as usize);
-            }
-            assert_eq!(objects.cache.stats().bytes > 0, tail);
-        }
-    }
-
-    #[tokio::test]
-    async fn only_the_damaged_batch_is_corrupt() {
-        for tail in [false, true] {
-            let (objects, mut coordinates) = stored(true).await;
-            coordinates.iter_mut().for_each(|(_, flag)| *flag = tail);
-            let read = objects.read(&coordinates).await;
-            assert!(read[0].is_ok() && read[2].is_ok());
-            assert_eq!(read[1], Err(ReadError::Corrupt));
-            assert!(
-                objects.cache.stats().bytes == 0,
-                "the next reader asks the store again"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn what_was_damaged_on_its_way_is_read_again_once() {
-        for tail in [false, true] {
-            for damaged in [1, 2] {
-                let (objects, mut coordinates) = stored_behind(false, damaged).await;
-                coordinates.iter_mut().for_each(|(_, flag)| *flag = tail);
-                // The damage is in the last batch.
-                let read = objects.read(&coordinates).await;
-                assert!(read[0].is_ok() && read[1].is_ok());
-                assert_eq!(read[2].is_ok(), damaged == 1, "tail {tail}, {damaged} times");
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_missing_object_is_unavailable() {
-        let (objects, mut coordinates) = stored(false).await;
-        coordinates[0].0.object = Uuid::from_u128(1);
-        let read = objects.read(&coordinates).await;
-        assert_eq!(read[0], Err(ReadError::Unavailable));
-        assert!(read[1].is_ok());
-    }
-}
+mod tests;

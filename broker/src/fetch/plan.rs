@@ -1,6 +1,16 @@
 //! How much of what is there goes into one answer.
 
+use std::ops::Range;
+
 use coordinator::protocol::Coordinate;
+use types::FastMap;
+use uuid::Uuid;
+
+/// Wanted ranges of an object are read in one go if no more than this lies between them, in bytes: about what the store
+/// gives in the time that one more request takes.
+const GAP: u64 = 256 << 10;
+/// What is wanted of a whole is copied out of it if it is less than one part in so many: a slice would keep all of it.
+const SPARSE: u64 = 4;
 
 /// What one partition has to offer.
 #[derive(Clone, Copy, Debug)]
@@ -9,6 +19,45 @@ pub(super) struct Offer<'a> {
     pub(super) batches: &'a [Coordinate],
     /// The client's limit for the partition, in bytes.
     pub(super) max_bytes: u64,
+    /// Its coordinates were pushed here.
+    pub(super) tail: bool,
+}
+
+/// How the object of a batch is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It is in memory.
+    AtHand,
+    /// As a whole.
+    Whole,
+    /// What is wanted of it.
+    Ranges,
+}
+
+/// What an answer takes, or may take, beside what the client allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Effort {
+    /// Reads of the store.
+    pub(super) reads: u64,
+    /// Bytes that they bring.
+    pub(super) bytes: u64,
+    /// Bytes in memory while the answer is on its way.
+    pub(super) held: u64,
+}
+
+impl Effort {
+    fn is_within(self, bounds: Effort) -> bool {
+        self.reads <= bounds.reads && self.bytes <= bounds.bytes && self.held <= bounds.held
+    }
+}
+
+/// What goes into an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// The number of batches of each partition.
+    pub(super) counts: Vec<usize>,
+    /// What they take.
+    pub(super) effort: Effort,
 }
 
 /// The number of batches of each partition, within `max_bytes` over all. Those that have something get their share in
@@ -17,8 +66,18 @@ pub(super) struct Offer<'a> {
 ///
 /// As in KIP-74 the first partition gives at least one batch, whatever its size: a consumer must always get on. No
 /// other one exceeds a limit.
-pub(super) fn share(offers: &[Offer<'_>], max_bytes: u64, random: u64) -> Vec<usize> {
+///
+/// Nor does it exceed `bounds`: batches of a few KiB may lie in as many objects of several MiB, and a consumer that is far
+/// behind would have all of them read for one answer. A batch in an object that is read anyway costs little or nothing.
+pub(super) fn share(
+    offers: &[Offer<'_>],
+    max_bytes: u64,
+    bounds: Effort,
+    random: u64,
+    way: impl Fn(&Coordinate, bool) -> Way,
+) -> Share {
     let mut counts = vec![0; offers.len()];
+    let mut plan = Plan::default();
     let mut left = max_bytes;
     let mut nothing_yet = true;
     let offering = offers
@@ -35,7 +94,9 @@ pub(super) fn share(offers: &[Offer<'_>], max_bytes: u64, random: u64) -> Vec<us
         let mut within = offer.max_bytes.min(left);
         for batch in offer.batches {
             let size = u64::from(batch.size);
-            if size > within && !nothing_yet {
+            let bounds = (!nothing_yet).then_some(bounds);
+            let too_large = bounds.is_some() && size > within;
+            if too_large || !plan.take(batch, || way(batch, offer.tail), bounds) {
                 break;
             }
             nothing_yet = false;
@@ -44,73 +105,110 @@ pub(super) fn share(offers: &[Offer<'_>], max_bytes: u64, random: u64) -> Vec<us
             *count += 1;
         }
     }
-    counts
+    Share {
+        counts,
+        effort: plan.effort,
+    }
+}
+
+/// What is to be read.
+#[derive(Default)]
+struct Plan {
+    objects: FastMap<Uuid, Part>,
+    effort: Effort,
+}
+
+/// What is wanted of an object.
+#[derive(Clone)]
+struct Part {
+    way: Way,
+    size: u64,
+    wanted: u64,
+    spans: Spans,
+}
+
+impl Plan {
+    /// Takes a batch in, unless there are bounds and it is beyond them.
+    fn take(&mut self, batch: &Coordinate, way: impl FnOnce() -> Way, bounds: Option<Effort>) -> bool {
+        let known = self.objects.get(&batch.object).cloned();
+        let before = known.as_ref().map_or(Effort::default(), Part::effort);
+        let mut part = known.unwrap_or_else(|| Part {
+            way: way(),
+            size: batch.object_size,
+            wanted: 0,
+            spans: Spans::default(),
+        });
+        part.wanted += u64::from(batch.size);
+        if part.way == Way::Ranges {
+            part.spans.add(batch);
+        }
+        let after = part.effort();
+        // A span that closes a gap makes one of two.
+        let with = |of: fn(&Effort) -> u64| (of(&self.effort) + of(&after)).saturating_sub(of(&before));
+        let effort = Effort {
+            reads: with(|effort| effort.reads),
+            bytes: with(|effort| effort.bytes),
+            held: with(|effort| effort.held),
+        };
+        if bounds.is_some_and(|bounds| !effort.is_within(bounds)) {
+            return false;
+        }
+        self.effort = effort;
+        self.objects.insert(batch.object, part);
+        true
+    }
+}
+
+impl Part {
+    fn effort(&self) -> Effort {
+        let (reads, bytes) = match self.way {
+            Way::AtHand => (0, 0),
+            Way::Whole => (1, self.size),
+            Way::Ranges => (self.spans.0.len() as u64, self.spans.bytes()),
+        };
+        let held = held(self.wanted, self.size);
+        Effort { reads, bytes, held }
+    }
+}
+
+/// What `wanted` bytes of an object of `size` keep in memory at most: copies of them, or slices of so many times as much.
+pub(super) fn held(wanted: u64, size: u64) -> u64 {
+    wanted.saturating_mul(SPARSE).min(size.max(wanted))
+}
+
+/// Whether `wanted` bytes of a whole are copied out of it.
+pub(super) fn is_sparse(wanted: u64, whole: u64) -> bool {
+    wanted.saturating_mul(SPARSE) < whole
+}
+
+/// Ranges of an object that are read in one go each: what is wanted, and what little lies between.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spans(Vec<Range<u64>>);
+
+impl Spans {
+    /// Takes a batch in.
+    pub(super) fn add(&mut self, batch: &Coordinate) {
+        let mut all = u64::from(batch.position)..u64::from(batch.position) + u64::from(batch.size);
+        self.0.retain(|span| {
+            let is_near = all.start <= span.end + GAP && span.start <= all.end + GAP;
+            if is_near {
+                all = all.start.min(span.start)..all.end.max(span.end);
+            }
+            !is_near
+        });
+        let place = self.0.partition_point(|span| span.start < all.start);
+        self.0.insert(place, all);
+    }
+
+    /// In order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
+        self.0.iter()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|span| span.end - span.start).sum()
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use types::Timestamp;
-    use uuid::Uuid;
-
-    use super::*;
-
-    fn batches(sizes: &[u32]) -> Vec<Coordinate> {
-        let coordinate = |(index, size): (usize, &u32)| Coordinate {
-            base_offset: index as i64,
-            last_offset: index as i64,
-            object: Uuid::nil(),
-            object_size: 0,
-            position: 0,
-            size: *size,
-            max_timestamp: Timestamp(0),
-            log_append_time: Timestamp(-1),
-        };
-        sizes.iter().enumerate().map(coordinate).collect()
-    }
-
-    fn shared(partitions: &[(&[u32], u64)], max_bytes: u64, random: u64) -> Vec<usize> {
-        let all: Vec<_> = partitions
-            .iter()
-            .map(|(sizes, limit)| (batches(sizes), *limit))
-            .collect();
-        let offers: Vec<_> = all
-            .iter()
-            .map(|(batches, max_bytes)| Offer {
-                batches,
-                max_bytes: *max_bytes,
-            })
-            .collect();
-        share(&offers, max_bytes, random)
-    }
-
-    #[test]
-    fn limits_hold_for_each_partition_and_for_all() {
-        assert_eq!(
-            shared(&[(&[10, 10, 10], 20), (&[10, 10, 10], 100)], 1000, 0),
-            [2, 3]
-        );
-        assert_eq!(shared(&[(&[10, 10, 10], 100), (&[10, 10], 100)], 40, 0), [3, 1]);
-    }
-
-    #[test]
-    fn only_the_first_non_empty_partition_may_overshoot() {
-        assert_eq!(
-            shared(&[(&[], 10), (&[500, 1], 10), (&[500], 1000)], 100, 0),
-            [0, 1, 0]
-        );
-        assert_eq!(shared(&[(&[5], 10), (&[50], 10)], 100, 0), [1, 0]);
-        assert_eq!(shared(&[(&[7], 0)], 0, 0), [1]);
-    }
-
-    #[test]
-    fn any_of_those_that_have_something_may_be_the_first() {
-        let partitions: [(&[u32], u64); 3] = [(&[100], 100), (&[100], 100), (&[100], 100)];
-        assert_eq!(shared(&partitions, 100, 0), [1, 0, 0]);
-        assert_eq!(shared(&partitions, 100, 1), [0, 1, 0]);
-        assert_eq!(shared(&partitions, 200, 5), [1, 0, 1]);
-        let few: [(&[u32], u64); 4] = [(&[], 100), (&[100], 100), (&[100], 100), (&[], 100)];
-        assert_eq!(shared(&few, 100, 0), [0, 1, 0, 0]);
-        assert_eq!(shared(&few, 100, 1), [0, 0, 1, 0]);
-        assert!(shared(&[], 100, 5).is_empty());
-    }
-}
+mod tests;

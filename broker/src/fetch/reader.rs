@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use coordinator::protocol::{Coordinate, FindBatchesPartition, FindBatchesRequest, FindBatchesResult};
 use env::{Env, Instant};
 use kafka_wire::ResponseError;
@@ -12,13 +13,21 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use types::{ShardId, TopicPartition};
 
-use super::objects::Objects;
-use super::plan::{Offer, share};
+use super::memory::AnswerMemory;
+use super::objects::{Objects, ReadError};
+use super::plan::{Effort, Offer, held, share};
 use super::window::{Bounds, Look, Windows};
 use crate::rpc::Coordinators;
 
 /// Bound of an answer whatever the client allows, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
+/// What is read for an answer, however little of it is sent: GETs that take a second together even if each of them takes as long
+/// as S3 mostly does and a few other consumers read, too…
+const MAX_READS: u64 = 256;
+/// …and bytes.
+const MAX_READ_BYTES: u64 = 64 << 20;
+/// How long an answer waits for memory.
+const ROOM: Duration = Duration::from_secs(2);
 /// How long a leader may take to find batches; a change of leaders fits in.
 const FIND: Duration = Duration::from_secs(5);
 /// The same, when other partitions of the request have something already.
@@ -70,6 +79,7 @@ pub struct Fetcher {
     windows: Windows,
     coordinators: Coordinators,
     objects: Objects,
+    memory: AnswerMemory,
     /// Nobody waits any longer: the broker leaves.
     draining: CancellationToken,
 }
@@ -93,6 +103,14 @@ impl View {
         self.batches.iter().map(|batch| u64::from(batch.size)).sum()
     }
 
+    fn empty(self) -> Fetched {
+        Fetched {
+            error: self.error,
+            bounds: self.bounds,
+            batches: Vec::new(),
+        }
+    }
+
     /// There is more than the client's limit lets through: waiting brings nothing.
     fn is_full(&self) -> bool {
         self.batches
@@ -102,12 +120,14 @@ impl View {
 }
 
 impl Fetcher {
-    /// Serves what `windows` follows. Waiting fetches are answered when `draining` is cancelled.
+    /// Serves what `windows` follows, with answers that fit in `memory`. Waiting fetches are answered when `draining` is
+    /// cancelled.
     pub fn new(
         env: Env,
         windows: Windows,
         coordinators: Coordinators,
         objects: Objects,
+        memory: AnswerMemory,
         draining: CancellationToken,
     ) -> Fetcher {
         Fetcher {
@@ -115,13 +135,21 @@ impl Fetcher {
             windows,
             coordinators,
             objects,
+            memory,
             draining,
         }
     }
 
-    /// What reads the objects.
-    pub fn objects(&self) -> &Objects {
-        &self.objects
+    /// One batch. It counts as an answer until it is dropped.
+    pub async fn batch(&self, at: &Coordinate) -> Result<Bytes, ReadError> {
+        let held = held(u64::from(at.size), at.object_size);
+        let hold = self.env.timeout(ROOM, self.memory.take(held)).await;
+        let Ok(Some(hold)) = hold else {
+            return Err(ReadError::Unavailable);
+        };
+        let read = self.objects.read(&[(at.clone(), false)]).await.into_iter().next();
+        read.unwrap_or(Err(ReadError::Unavailable))
+            .map(|batch| hold.attach(batch))
     }
 
     /// The answer for each of `wanted`, in their order.
@@ -129,17 +157,18 @@ impl Fetcher {
         let deadline = self.env.instant() + limits.max_wait;
         let max_bytes = limits.max_bytes.min(MAX_BYTES);
         let min_bytes = limits.min_bytes.min(max_bytes);
-        let views = loop {
+        let (begun, views) = loop {
+            let begun = self.env.instant();
             let views = self.views(wanted).await;
             let enough = wanted.is_empty()
                 || views.iter().map(View::bytes).sum::<u64>() >= min_bytes
                 || views.iter().any(|view| view.error.is_some() || view.is_full());
             if enough || self.env.instant() >= deadline || self.draining.is_cancelled() {
-                break views;
+                break (begun, views);
             }
             self.wait(wanted, &views, deadline).await;
         };
-        self.read(wanted, views, max_bytes).await
+        self.read(wanted, views, max_bytes, begun).await
     }
 
     async fn views(&self, wanted: &[Wanted]) -> Vec<View> {
@@ -172,6 +201,11 @@ impl Fetcher {
             FIND
         };
         let deadline = self.env.instant() + patience;
+        for indexes in asked.values_mut() {
+            // A leader names so many batches and no more, in the order of the request, which a session never changes.
+            let first = self.env.random_below(indexes.len() as u64);
+            indexes.rotate_left(usize::try_from(first).unwrap_or(0));
+        }
         let answers = asked
             .iter()
             .map(|(shard, indexes)| self.ask(*shard, indexes, wanted, deadline));
@@ -277,55 +311,101 @@ impl Fetcher {
         }
     }
 
-    async fn read(&self, wanted: &[Wanted], views: Vec<View>, max_bytes: u64) -> Vec<Fetched> {
+    /// `begun`: when the coordinates were looked up.
+    async fn read(
+        &self,
+        wanted: &[Wanted],
+        views: Vec<View>,
+        max_bytes: u64,
+        begun: Instant,
+    ) -> Vec<Fetched> {
         let offers: Vec<Offer<'_>> = wanted
             .iter()
             .zip(&views)
             .map(|(want, view)| Offer {
                 batches: &view.batches,
                 max_bytes: want.max_bytes,
+                tail: view.tail,
             })
             .collect();
-        let counts = share(&offers, max_bytes, self.env.random_u64());
-        let chosen = views.iter().zip(&counts).flat_map(|(view, count)| {
-            view.batches
-                .iter()
-                .take(*count)
-                .map(|batch| (batch.clone(), view.tail))
-        });
-        let chosen: Vec<(Coordinate, bool)> = chosen.collect();
-        let mut bytes = self.objects.read(&chosen).await.into_iter();
-        let fetched = views.into_iter().zip(counts).map(|(view, count)| {
-            let View {
-                mut error,
-                bounds,
-                batches,
-                ..
-            } = view;
-            let mut good = Vec::with_capacity(count);
+        let bounds = Effort {
+            reads: MAX_READS,
+            bytes: MAX_READ_BYTES,
+            held: self.memory.share(),
+        };
+        let recent = self.objects.recent();
+        let way = |at: &Coordinate, tail| self.objects.way(at, tail, recent);
+        let share = share(&offers, max_bytes, bounds, self.env.random_u64(), way);
+        let hold = self.env.timeout(ROOM, self.memory.take(share.effort.held)).await;
+        let Ok(Some(hold)) = hold else {
+            // It is not the consumer's fault, nor an error: it asks again, and waits again.
+            tracing::debug!(used = self.memory.used(), "no memory for an answer");
+            return views.into_iter().map(View::empty).collect();
+        };
+        let read = self.batches(&views, &share.counts, begun).await;
+        let fetched = views.into_iter().zip(read).map(|(view, read)| {
+            let mut good = Vec::with_capacity(read.len());
             let mut failure = None;
-            for (at, read) in batches.iter().zip(bytes.by_ref().take(count)) {
+            for (at, read) in view.batches.iter().zip(read) {
+                // What comes before a batch that cannot be read, or not yet, is served, what comes after it is not.
                 match read {
-                    // What comes before a batch that cannot be read is served, what comes after it is not.
-                    Ok(batch) if failure.is_none() => good.push(FetchBatch {
-                        batch,
+                    Some(Ok(batch)) => good.push(FetchBatch {
+                        batch: hold.attach(batch),
                         base_offset: at.base_offset,
                         leader_epoch: LEADER_EPOCH,
                         log_append_time: (at.log_append_time.0 >= 0).then_some(at.log_append_time.0),
                     }),
-                    Ok(_) => {}
-                    Err(why) => failure = failure.or(Some(why)),
+                    Some(Err(why)) => {
+                        failure = good.is_empty().then(|| why.response_error());
+                        break;
+                    }
+                    None => break,
                 }
             }
-            if good.is_empty() {
-                error = error.or(failure.map(|failure| failure.response_error()));
-            }
             Fetched {
-                error,
-                bounds,
+                error: view.error.or(failure),
+                bounds: view.bounds,
                 batches: good,
             }
         });
         fetched.collect()
     }
+
+    /// The first batches of each partition, `None` for what takes too long.
+    async fn batches(
+        &self,
+        views: &[View],
+        counts: &[usize],
+        begun: Instant,
+    ) -> Vec<Vec<Option<Result<Bytes, ReadError>>>> {
+        let (indexes, coordinates, firsts) = rounds(views, counts);
+        let found = self.objects.read_some(&coordinates, firsts, begun).await;
+        let mut read: Vec<Vec<_>> = vec![Vec::new(); views.len()];
+        for (index, bytes) in indexes.into_iter().zip(found) {
+            if let Some(of_partition) = read.get_mut(index) {
+                of_partition.push(bytes);
+            }
+        }
+        read
+    }
 }
+
+/// The chosen batches and the partitions they are of: the first one of each, then the second ones, so that all have something
+/// if time is short; and how many are first ones.
+fn rounds(views: &[View], counts: &[usize]) -> (Vec<usize>, Vec<(Coordinate, bool)>, usize) {
+    let of_all = views.iter().zip(counts).enumerate();
+    let mut chosen: Vec<_> = of_all
+        .flat_map(|(index, (view, count))| {
+            let batches = view.batches.iter().take(*count).enumerate();
+            batches.map(move |(depth, at)| (depth, index, (at.clone(), view.tail)))
+        })
+        .collect();
+    // Stable: those of a partition stay in order.
+    chosen.sort_by_key(|(depth, ..)| *depth);
+    let firsts = chosen.partition_point(|(depth, ..)| *depth == 0);
+    let (indexes, coordinates) = chosen.into_iter().map(|(_, index, at)| (index, at)).unzip();
+    (indexes, coordinates, firsts)
+}
+
+#[cfg(test)]
+mod tests;

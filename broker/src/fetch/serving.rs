@@ -9,65 +9,55 @@ use cache::ObjectCache;
 use coordinator::protocol::{ReadObjectRequest, ReadObjectResponse, api_key};
 use env::Env;
 use kafka_wire::ResponseError;
-use kafka_wire::flex::{Decode, Encode, put_uvarint};
+use kafka_wire::flex::{Encode, put_uvarint};
 use kafka_wire::rope::Rope;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use types::FastMap;
 use uuid::Uuid;
 
+use super::memory::attach;
+use super::plan::is_sparse;
 use crate::metrics::Metrics;
-use crate::rpc::{Caller, Handler};
+use crate::rpc::{Caller, Handler, read_request};
 
 /// Largest object that is read for another broker, bytes. A buffer that grows because uploads are slow stays below.
 pub(super) const MAX_OBJECT: u64 = 32 << 20;
 /// Most bytes in an answer, and most parts.
 pub(super) const MAX_ANSWER: u64 = 16 << 20;
 pub(super) const MAX_RANGES: usize = 10_000;
-/// Objects that answers on their way keep in memory, though the cache may have given them up, in bytes.
-const PINNED: usize = 64 << 20;
 
 /// Reads objects for the zone: `DisklessReadObject`.
 pub struct ObjectServer {
     env: Env,
     cache: Arc<ObjectCache>,
     read_timeout: Duration,
+    /// For what answers on their way keep in memory, though the cache may have given it up.
     room: Arc<Semaphore>,
     pinned: Mutex<FastMap<Uuid, Weak<OwnedSemaphorePermit>>>,
     metrics: Arc<Metrics>,
 }
 
-/// A part of an answer. It holds its room until it is written, or dropped with its connection.
-struct Slice {
-    bytes: Bytes,
-    _held: Arc<(OwnedSemaphorePermit, Arc<OwnedSemaphorePermit>)>,
-}
-
-impl AsRef<[u8]> for Slice {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 impl ObjectServer {
-    /// Reads through `cache`; each read takes `read_timeout` at most.
+    /// Reads through `cache`; each read takes `read_timeout` at most, and answers on their way `memory` bytes together.
     pub fn new(
         env: Env,
         cache: Arc<ObjectCache>,
         read_timeout: Duration,
+        memory: usize,
         metrics: Arc<Metrics>,
     ) -> Arc<ObjectServer> {
         Arc::new(ObjectServer {
             env,
             cache,
             read_timeout,
-            room: Arc::new(Semaphore::new(PINNED)),
+            room: Arc::new(Semaphore::new(memory)),
             pinned: Mutex::default(),
             metrics,
         })
     }
 
-    /// The wanted parts, shared with the cache.
+    /// The wanted parts, shared with the cache unless they are a small part of the object.
     async fn read(&self, request: &ReadObjectRequest, caller: &Caller) -> Result<Vec<Bytes>, ResponseError> {
         let wanted: u64 = request.ranges.iter().map(|range| u64::from(range.size)).sum();
         if request.size > MAX_OBJECT || wanted > MAX_ANSWER || request.ranges.len() > MAX_RANGES {
@@ -93,9 +83,13 @@ impl ObjectServer {
             }
             Err(_) => return Err(ResponseError::KafkaStorageError),
         };
-        let pin = self
-            .pin(request.object, object.size())
-            .ok_or(ResponseError::ThrottlingQuotaExceeded)?;
+        let copy = is_sparse(wanted, object.size());
+        let pin = match copy {
+            true => self.take(wanted),
+            false => self.pin(request.object, object.size()),
+        };
+        let pin = pin.ok_or(ResponseError::ThrottlingQuotaExceeded)?;
+        // Held until all parts are written, or dropped with their connection.
         let held = Arc::new((unwritten, pin));
         let mut parts = Vec::new();
         for range in &request.ranges {
@@ -103,11 +97,23 @@ impl ObjectServer {
                 .slices(range.position, range.size)
                 .ok_or(ResponseError::InvalidRequest)?;
             parts.extend(slices.into_iter().map(|bytes| {
-                let _held = held.clone();
-                Bytes::from_owner(Slice { bytes, _held })
+                let bytes = if copy {
+                    Bytes::copy_from_slice(&bytes)
+                } else {
+                    bytes
+                };
+                attach(bytes, held.clone())
             }));
         }
         Ok(parts)
+    }
+
+    fn take(&self, bytes: u64) -> Option<Arc<OwnedSemaphorePermit>> {
+        let permit = self
+            .room
+            .clone()
+            .try_acquire_many_owned(u32::try_from(bytes).ok()?);
+        permit.ok().map(Arc::new)
     }
 
     /// Counts an object once however many answers hold it. A part keeps all of it in memory.
@@ -116,8 +122,7 @@ impl ObjectServer {
         if let Some(pin) = pinned.get(&object).and_then(Weak::upgrade) {
             return Some(pin);
         }
-        let size = u32::try_from(size).ok()?;
-        let pin = Arc::new(self.room.clone().try_acquire_many_owned(size).ok()?);
+        let pin = self.take(size)?;
         pinned.retain(|_, pin| pin.strong_count() > 0);
         pinned.insert(object, Arc::downgrade(&pin));
         Some(pin)
@@ -140,12 +145,12 @@ fn answer(records: Vec<Bytes>) -> Rope {
 
 #[async_trait]
 impl Handler for ObjectServer {
-    async fn handle(&self, api_key: i16, body: Bytes, caller: &Caller) -> Option<Rope> {
+    async fn handle(&self, api_key: i16, body: Bytes, caller: &Caller) -> Result<Rope, ResponseError> {
         if api_key != api_key::READ_OBJECT {
-            return None;
+            return Err(ResponseError::UnsupportedVersion);
         }
-        let request = ReadObjectRequest::from_bytes(body).ok()?;
-        Some(match self.read(&request, caller).await {
+        let request: ReadObjectRequest = read_request(body)?;
+        Ok(match self.read(&request, caller).await {
             Ok(records) => {
                 self.metrics.neighbours_served.inc();
                 answer(records)

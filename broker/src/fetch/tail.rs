@@ -8,6 +8,7 @@ use env::Env;
 use types::{LogOffset, ShardId};
 
 use super::window::Windows;
+use crate::config;
 use crate::metadata::Metadata;
 use crate::rpc::Coordinators;
 
@@ -19,13 +20,13 @@ const ANSWER: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Follows every shard in the metadata image until the node ends. What is known of a shard that has said nothing for
-/// `max_age` is forgotten: objects may have been deleted since.
+/// `coordinates_max_age_ms` is forgotten: objects may have been deleted since.
 pub async fn follow(
     env: Env,
     mut metadata: Metadata,
     coordinators: Coordinators,
     windows: Windows,
-    max_age: Duration,
+    settings: config::Fetch,
 ) {
     let mut followed: BTreeSet<ShardId> = BTreeSet::new();
     loop {
@@ -36,7 +37,7 @@ pub async fn follow(
                     shard.id,
                     coordinators.clone(),
                     windows.clone(),
-                    max_age,
+                    settings.clone(),
                 ));
             }
         }
@@ -49,8 +50,10 @@ async fn follow_shard(
     shard: ShardId,
     coordinators: Coordinators,
     windows: Windows,
-    max_age: Duration,
+    settings: config::Fetch,
 ) {
+    let max_age = Duration::from_millis(settings.coordinates_max_age_ms);
+    let mut grace = None;
     let max_wait_ms = u32::try_from(WAIT.min(max_age / 2).as_millis()).unwrap_or(u32::MAX);
     // When the shard was asked for what it then answered; `None`: nothing is known of it.
     let mut heard = None;
@@ -68,6 +71,9 @@ async fn follow_shard(
         let failed = match coordinators.tail(&request, deadline).await {
             Ok(news) if news.error_code == 0 => {
                 heard = Some(asked);
+                if std::mem::replace(&mut grace, news.file_grace_ms) != news.file_grace_ms {
+                    check(shard, news.file_grace_ms, &settings);
+                }
                 from = news.next;
                 windows.update(shard, news);
                 false
@@ -88,5 +94,16 @@ async fn follow_shard(
         if failed {
             env.sleep(env.jittered(PAUSE)).await;
         }
+    }
+}
+
+/// The settings of the coordinators may be others than this broker's.
+fn check(shard: ShardId, file_grace_ms: Option<u64>, settings: &config::Fetch) {
+    let fits = file_grace_ms.map_or(Ok(()), |grace| settings.fits(grace));
+    if let Err(problem) = fits {
+        tracing::error!(
+            %shard,
+            "coordinator.file_grace_ms of the coordinators: {problem}; consumers may fail to read what is being deleted"
+        );
     }
 }

@@ -7,7 +7,7 @@ use blob::{BlobError, MemoryStore, Operation, SharedStore};
 use bytes::Bytes;
 use cluster::image::{ImageChanges, ImageRecord};
 use env::Simulation;
-use kafka_wire::flex::{Decode, Encode};
+use kafka_wire::flex::Encode;
 use kafka_wire::rope::Rope;
 use metalog::{ObjectLog, Owner};
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use crate::auth::ClusterSecret;
 use crate::config::{Config, Role};
 use crate::metadata::metadata;
 use crate::metrics::Metrics;
-use crate::rpc::{Caller, Handler, serve};
+use crate::rpc::{Caller, Handler, read_request, serve};
 use crate::server::Node;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -75,6 +75,35 @@ async fn a_bucket_that_cannot_be_read_costs_no_controller_its_seat() {
     assert_eq!(log.owner().await.unwrap(), before);
 }
 
+/// The name service of this node fails, or the pod of the controller has lost its name for a moment.
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_cannot_be_found_may_live() {
+    let simulation = Simulation::new(1);
+    let env = simulation.node("test");
+    let dir = tempfile::tempdir().unwrap();
+    let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
+    let log = ObjectLog::new(store.clone(), "cluster", metalog::Options::default(), env.clone());
+    let owner = Owner {
+        node_id: 7,
+        incarnation: Uuid::from_u128(1),
+        address: "nowhere:9190".to_owned(),
+    };
+    log.open(owner).await.unwrap();
+    let before = log.owner().await.unwrap();
+    let mut config = Config::dev(dir.path(), 9092, Some("memory://"));
+    config.alone = false;
+    config.node.roles = vec![Role::Coordinator];
+    config.listeners = None;
+    (config.internal.host, config.admin.host) = ("c0".to_owned(), "c0".to_owned());
+    config.internal.advertised_host = Some("c0".to_owned());
+    let node = Node::start(simulation.node("c0"), config, store).await.unwrap();
+    env.sleep(SILENCE - PAUSE).await;
+    assert_eq!(log.owner().await.unwrap(), before, "deposed at once");
+    // Nobody hears anything of it for as long as of one that is silent.
+    env.timeout(MINUTE, node.ready()).await.unwrap();
+    assert_ne!(log.owner().await.unwrap(), before);
+}
+
 #[test]
 fn a_seat_that_changes_hands_often_is_left_longer_to_who_has_it() {
     let begin = Env::production().instant();
@@ -108,13 +137,14 @@ struct Told {
 
 #[async_trait]
 impl Handler for Told {
-    async fn handle(&self, _: i16, body: Bytes, caller: &Caller) -> Option<Rope> {
-        self.asked.lock().push(HeartbeatRequest::from_bytes(body).ok()?);
+    async fn handle(&self, _: i16, body: Bytes, caller: &Caller) -> Result<Rope, ResponseError> {
+        self.asked.lock().push(read_request(body)?);
         let answer = self.answers.lock().pop_front();
         if answer.is_none() {
             caller.gone.cancelled().await;
         }
-        Some(answer?.to_bytes().into())
+        let answer = answer.ok_or(ResponseError::RequestTimedOut)?;
+        Ok(answer.to_bytes().into())
     }
 }
 

@@ -12,8 +12,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::frames::{FrameReader, MemoryBudget};
-use super::{Answer, Handler, Peer};
+use super::frames::FrameReader;
+use super::memory::MemoryBudget;
+use super::{Answer, Handler, Peer, Taken};
 use crate::metrics::Metrics;
 
 /// Requests of a connection that are read but not answered. Clients that do not batch send many small ones.
@@ -116,7 +117,7 @@ where
         let Some(frame) = frame else {
             return Ok(End::Closed);
         };
-        let bytes = if frame.permit.is_some() {
+        let bytes = if frame.memory.is_some() {
             0
         } else {
             frame.bytes.len()
@@ -128,8 +129,15 @@ where
         let Ok(slot) = queue.reserve().await else {
             return Ok(End::Closed);
         };
+        let mut taken = shared.handler.handle(peer, frame);
+        let answer = loop {
+            match taken {
+                Taken::Now(answer) => break answer,
+                Taken::Later(taking) => taken = taking.await,
+            }
+        };
         slot.send(Pending {
-            answer: shared.handler.handle(peer, frame),
+            answer,
             _unanswered: unanswered.clone(),
             _unbudgeted: held,
         });

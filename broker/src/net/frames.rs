@@ -3,8 +3,11 @@
 //! Small frames share a read buffer, several to a system call. A large one gets an allocation of exactly its size, so
 //! that nothing is copied and nothing is kept alive beside it; the smallest are copied out of the read buffer, for the
 //! same reason.
+//!
+//! A frame's beginning must be there before anything is taken from the budget. Then it gets what it announces, all at
+//! once: frames that each had a part would wait for each other. One that is slow while others wait goes back to what has
+//! come of it, and takes the rest step by step as it comes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -12,7 +15,8 @@ use env::Env;
 use kafka_wire::frame::{FrameError, announced_len};
 use kafka_wire::{ApiKey, versions};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::memory::{LARGE, Memory, MemoryBudget};
 
 /// Frames up to this size go through the read buffer, in bytes.
 const SMALL: usize = 16 << 10;
@@ -29,6 +33,12 @@ const FIXED_HEADER: usize = 8;
 const STALL: Duration = Duration::from_secs(30);
 /// A large frame must come at least this fast, in bytes per second, for the same reason.
 const SLOWEST: u64 = 256 << 10;
+/// A frame holds what has not come of it for so long while others wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What it reads at a time from then on before it takes memory for it, in bytes.
+const STEP: usize = 64 << 10;
+/// What a request takes beside its bytes until it is answered, about, in bytes.
+const REQUEST: usize = 512;
 
 /// A request without its length prefix.
 #[derive(Debug)]
@@ -36,34 +46,7 @@ pub struct Frame {
     /// Header and body.
     pub bytes: Bytes,
     /// The part of the memory budget it holds; kept as long as its bytes are.
-    pub permit: Option<OwnedSemaphorePermit>,
-}
-
-/// Memory for requests that are not answered yet, in bytes.
-#[derive(Clone, Debug)]
-pub struct MemoryBudget {
-    permits: Arc<Semaphore>,
-    total: usize,
-}
-
-impl MemoryBudget {
-    /// A budget of `bytes`.
-    pub fn new(bytes: usize) -> MemoryBudget {
-        MemoryBudget {
-            permits: Arc::new(Semaphore::new(bytes)),
-            total: bytes,
-        }
-    }
-
-    /// Bytes in use.
-    pub fn used(&self) -> usize {
-        self.total.saturating_sub(self.permits.available_permits())
-    }
-
-    async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes.min(self.total)).unwrap_or(u32::MAX);
-        self.permits.clone().acquire_many_owned(bytes).await.ok()
-    }
+    pub memory: Option<Memory>,
 }
 
 /// Reads the frames of one connection.
@@ -79,7 +62,7 @@ pub struct FrameReader<R> {
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// Reads from `reader`; frames above `max_frame` bytes are refused.
     pub fn new(reader: R, env: Env, budget: MemoryBudget, max_frame: usize) -> Self {
-        let max_frame = max_frame.min(budget.total);
+        let max_frame = max_frame.min(budget.total());
         FrameReader {
             reader,
             env,
@@ -114,18 +97,26 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             }
         };
         let produce = self.check_header(len)?;
-        let permit = if produce || len > FREE {
-            self.budget.take(len).await
-        } else {
-            None
-        };
+        let mut incomplete = None;
+        let mut memory = None;
+        if produce || len > FREE {
+            // An announcement costs nothing.
+            while self.buffer.len() < READ_MIN.min(4 + len) {
+                self.fill_in_time().await?;
+            }
+            if len > LARGE {
+                incomplete = Some(self.budget.take_incomplete(len).await);
+            }
+            memory = Some(self.budget.take(len + REQUEST).await);
+        }
         self.buffer.advance(4);
         let bytes = if len <= SMALL {
             self.small(len).await?
         } else {
-            self.large(len).await?
+            let held = incomplete.iter_mut().chain(&mut memory).collect();
+            self.large(len, held).await?
         };
-        Ok(Some(Frame { bytes, permit }))
+        Ok(Some(Frame { bytes, memory }))
     }
 
     /// Refuses what is not a request of ours before it costs anything. True for Produce.
@@ -159,21 +150,48 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         })
     }
 
-    async fn large(&mut self, len: usize) -> Result<Bytes, FrameError> {
-        let deadline = self.env.instant() + STALL + Duration::from_secs(len as u64 / SLOWEST);
+    /// `held` is counted for the whole frame.
+    async fn large(&mut self, len: usize, mut held: Vec<&mut Memory>) -> Result<Bytes, FrameError> {
+        let mut last = self.env.instant();
+        let mut deadline = last + STALL + Duration::from_secs(len as u64 / SLOWEST);
+        // When to look whether others wait; never again once what has not come is given back.
+        let mut look = Some(last + PATIENCE).filter(|_| !held.is_empty());
+        let mut given_back = false;
         // What follows is most likely as large: the read buffer would only be in its way.
         self.read_size = READ_MIN;
         let mut frame = BytesMut::with_capacity(len);
         let present = self.buffer.len().min(len);
         frame.extend_from_slice(&self.buffer.split_to(present));
         while frame.len() < len {
-            let missing = (len - frame.len()) as u64;
-            let mut rest = (&mut self.reader).take(missing);
-            let until = deadline.min(self.env.instant() + STALL);
-            let read = self.env.timeout_at(until, rest.read_buf(&mut frame)).await;
-            if read.map_err(|_| stalled())?? == 0 {
+            let missing = len - frame.len();
+            let now = self.env.instant();
+            if look.is_some_and(|look| look <= now) {
+                look = Some(now + PATIENCE);
+                if self.budget.is_short() {
+                    held.iter_mut().for_each(|held| held.release(missing));
+                    // What has come is held on to, so the rest must not take long.
+                    (look, given_back, deadline) = (None, true, deadline.min(now + STALL));
+                }
+            }
+            let most = if given_back { missing.min(STEP) } else { missing };
+            let mut rest = (&mut self.reader).take(most as u64);
+            let stall = deadline.min(last + STALL);
+            let until = look.map_or(stall, |look| look.min(stall));
+            let read = match self.env.timeout_at(until, rest.read_buf(&mut frame)).await {
+                Ok(read) => read?,
+                Err(_) if self.env.instant() < stall => continue,
+                Err(_) => return Err(stalled()),
+            };
+            if read == 0 {
                 return Err(FrameError::Closed);
             }
+            if given_back {
+                for held in &mut held {
+                    let grown = self.env.timeout_at(deadline, held.grow(read)).await;
+                    grown.map_err(|_| stalled())?;
+                }
+            }
+            last = self.env.instant();
         }
         Ok(frame.freeze())
     }
@@ -217,140 +235,4 @@ fn stalled() -> FrameError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MAX: usize = 100 << 20;
-
-    fn request(key: i16, version: i16, body: usize) -> Vec<u8> {
-        let mut out = u32::try_from(8 + body).unwrap().to_be_bytes().to_vec();
-        out.extend_from_slice(&key.to_be_bytes());
-        out.extend_from_slice(&version.to_be_bytes());
-        out.extend_from_slice(&[0, 0, 0, 1]);
-        out.extend((0..body).map(|i| i as u8));
-        out
-    }
-
-    fn reader(input: &[u8], budget: usize) -> FrameReader<&[u8]> {
-        FrameReader::new(input, Env::simulated(1), MemoryBudget::new(budget), MAX)
-    }
-
-    #[tokio::test]
-    async fn small_and_large_frames_come_out_whole() {
-        let sizes = [0, 10, 100, 5000, 16_376, 16_377, 70_000, 3_000_000, 1];
-        let input: Vec<u8> = sizes.iter().flat_map(|size| request(3, 1, *size)).collect();
-        let mut reader = reader(&input, MAX);
-        for size in sizes {
-            let frame = reader.next().await.unwrap().unwrap();
-            assert!(frame.bytes == request(3, 1, size)[4..], "{size}");
-            assert_eq!(frame.permit.is_some(), size + 8 > FREE, "{size}");
-        }
-        assert!(reader.next().await.unwrap().is_none());
-    }
-
-    #[tokio::test]
-    async fn a_small_frame_keeps_nothing_but_itself_alive() {
-        for size in [0, 100, 3000, 20_000] {
-            let (mut far, near) = tokio::io::duplex(1 << 20);
-            let mut reader = FrameReader::new(near, Env::simulated(1), MemoryBudget::new(MAX), MAX);
-            // Two in one read: what is left in the read buffer is not theirs.
-            let two = [request(0, 9, size), request(0, 9, size)].concat();
-            tokio::io::AsyncWriteExt::write_all(&mut far, &two).await.unwrap();
-            let (first, second) = (
-                reader.next().await.unwrap().unwrap(),
-                reader.next().await.unwrap().unwrap(),
-            );
-            drop(reader);
-            for frame in [first, second] {
-                // Alone with its memory, it can be had back for writing, and there is not much more of it.
-                let memory = frame.bytes.try_into_mut().unwrap();
-                assert!(memory.capacity() <= size + 8, "{} for {size}", memory.capacity());
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn produce_takes_its_size_from_the_budget() {
-        let input = request(0, 9, 100);
-        let mut reader = reader(&input, 1000);
-        let budget = reader.budget.clone();
-        let frame = reader.next().await.unwrap().unwrap();
-        assert_eq!(budget.used(), 108);
-        drop(frame);
-        assert_eq!(budget.used(), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn past_the_budget_the_socket_is_not_read() {
-        let input = [request(0, 9, 600), request(0, 9, 600)].concat();
-        let mut reader = reader(&input, 1000);
-        let first = reader.next().await.unwrap().unwrap();
-        let env = reader.env.clone();
-        assert!(env.timeout(Duration::from_secs(60), reader.next()).await.is_err());
-        drop(first);
-        assert_eq!(reader.next().await.unwrap().unwrap().bytes.len(), 608);
-    }
-
-    #[tokio::test]
-    async fn foreign_protocols_and_unknown_apis_end_the_connection() {
-        let refused = [
-            b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
-            vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0, 0, 0, 0, 0],
-            vec![0x7f, 0xff, 0xff, 0xff, 0, 3, 0, 1, 0, 0, 0, 1],
-            request(999, 0, 50_000_000)[..50].to_vec(),
-            request(-1, 0, 10),
-            vec![0, 0, 0, 2, 0, 3],
-            vec![0, 0, 0, 0],
-        ];
-        for input in refused {
-            let mut reader = reader(&input, MAX);
-            assert!(reader.next().await.is_err(), "{input:?}");
-            assert_eq!(reader.budget.used(), 0);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_closed_connection_inside_a_frame_is_an_error() {
-        for size in [100, 100_000] {
-            let whole = request(3, 1, size);
-            for cut in [1, 3, 5, 11, 50] {
-                assert!(reader(&whole[..cut], MAX).next().await.is_err());
-            }
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_large_frame_must_not_trickle_in() {
-        let (mut far, near) = tokio::io::duplex(1 << 16);
-        let env = Env::simulated(1);
-        let trickle = async {
-            for chunk in request(0, 9, 1_000_000).chunks(1000) {
-                if tokio::io::AsyncWriteExt::write_all(&mut far, chunk)
-                    .await
-                    .is_err()
-                {
-                    return;
-                }
-                env.sleep(Duration::from_secs(10)).await;
-            }
-        };
-        let mut reader = FrameReader::new(near, env.clone(), MemoryBudget::new(MAX), MAX);
-        tokio::select! {
-            () = trickle => panic!("it was read to its end"),
-            frame = reader.next() => assert!(frame.is_err()),
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_frame_that_stops_arriving_gives_its_memory_back() {
-        let (mut far, near) = tokio::io::duplex(1 << 16);
-        let whole = request(0, 9, 1_000_000);
-        tokio::io::AsyncWriteExt::write_all(&mut far, &whole[..5000])
-            .await
-            .unwrap();
-        let budget = MemoryBudget::new(MAX);
-        let mut reader = FrameReader::new(near, Env::simulated(1), budget.clone(), MAX);
-        assert!(reader.next().await.is_err());
-        assert_eq!(budget.used(), 0);
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{self, Shared};
-use super::frames::MemoryBudget;
+use super::memory::MemoryBudget;
 use super::{Handler, Peer};
 use crate::config::Listeners;
 use crate::metrics::Metrics;

@@ -4,33 +4,45 @@ use std::time::Duration;
 
 use env::{Env, Stream};
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use kafka_wire::rope::Rope;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::frames::{Frame, MemoryBudget};
+use super::frames::Frame;
+use super::memory::MemoryBudget;
 use super::*;
 use crate::config::Listeners;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Answers a frame with its last byte and the zone of the client, after as many seconds as its last but one says. A last
-/// byte of 0 gets no answer, one of 255 ends the connection.
+/// byte of 0 gets no answer, one of 255 ends the connection, and one of 254 is taken in only after these seconds.
 struct Echo {
     env: Env,
-    seen: Mutex<Vec<u8>>,
+    seen: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Handler for Echo {
-    fn handle(&self, peer: &Peer, frame: Frame) -> BoxFuture<'static, Answer> {
+    fn handle(&self, peer: &Peer, frame: Frame) -> Taken {
         let [.., delay, last] = frame.bytes[..] else {
-            return std::future::ready(Answer::Close).boxed();
+            return Taken::Now(std::future::ready(Answer::Close).boxed());
         };
+        if last == 254 {
+            let (env, seen) = (self.env.clone(), self.seen.clone());
+            return Taken::Later(
+                async move {
+                    env.sleep(u32::from(delay) * SECOND).await;
+                    seen.lock().push(last);
+                    let answer = Answer::Reply(bytes::Bytes::from_static(&[254]).into());
+                    Taken::Now(std::future::ready(answer).boxed())
+                }
+                .boxed(),
+            );
+        }
         self.seen.lock().push(last);
         let zone = peer.zone.as_deref().unwrap_or("-").to_owned();
         let env = self.env.clone();
-        async move {
+        let answer = async move {
             env.sleep(u32::from(delay) * SECOND).await;
             match last {
                 0 => Answer::Silence,
@@ -41,8 +53,8 @@ impl Handler for Echo {
                     Answer::Reply(reply)
                 }
             }
-        }
-        .boxed()
+        };
+        Taken::Now(answer.boxed())
     }
 }
 
@@ -63,7 +75,7 @@ async fn fixture(max_connections: usize) -> Fixture {
     };
     let handler = Arc::new(Echo {
         env: env.clone(),
-        seen: Mutex::default(),
+        seen: Arc::default(),
     });
     let budget = MemoryBudget::new(1 << 20);
     let net = start(env.clone(), &listeners, budget, handler.clone(), Arc::default())
@@ -106,6 +118,21 @@ async fn answers_come_in_the_order_of_the_requests_and_none_waits_to_be_read() {
         "the first answer is not there yet"
     );
     reads(&mut stream, b"\x01-\x02-\x03-").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_takes_its_time_to_be_taken_in_is_not_overtaken() {
+    let f = fixture(10).await;
+    let (mut stream, mut other) = (f.connect(9092).await, f.connect(9092).await);
+    let all = [request(5, 1), request(3, 254), request(0, 2), request(0, 3)].concat();
+    stream.write_all(&all).await.unwrap();
+    f.env.sleep(SECOND).await;
+    assert_eq!(*f.handler.seen.lock(), [1], "the next one is not taken in yet");
+    other.write_all(&request(0, 9)).await.unwrap();
+    reads(&mut other, b"\x09-").await;
+    f.env.sleep(3 * SECOND).await;
+    assert_eq!(*f.handler.seen.lock(), [1, 9, 254, 2, 3]);
+    reads(&mut stream, b"\x01-\xfe\x02-\x03-").await;
 }
 
 #[tokio::test(start_paused = true)]

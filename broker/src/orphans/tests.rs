@@ -33,13 +33,36 @@ async fn orphans_are_deleted_by_the_shards_and_nothing_else_is_touched() {
     // The first look comes after a minute, the next ones find it old enough; then comes the grace.
     env.sleep(MINUTE + MINUTE / 2).await;
     assert!(store.head(&orphan).await.unwrap().is_some(), "it is too young");
+    let metric = |name: &str| {
+        let text = node.metrics().text();
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
+        value.unwrap_or_else(|| panic!("{name} is not in {text}"))
+    };
+    let found = || {
+        [
+            "diskless_orphan_objects",
+            "diskless_orphan_size_bytes",
+            "diskless_foreign_objects",
+        ]
+        .map(metric)
+    };
+    assert_eq!(found(), [0.0, 0.0, 1.0]);
+    while found()[0] == 0.0 {
+        env.sleep(MINUTE / 6).await;
+    }
+    assert_eq!(found(), [1.0, 5.0, 1.0], "what the scan has found");
+    let age = metric("diskless_orphan_scan_age_seconds");
+    assert!((0.0..=10.0).contains(&age), "{age}");
+    env.sleep(MINUTE / 3).await;
+    assert!(metric("diskless_orphan_scan_age_seconds") > age);
     env.sleep(6 * MINUTE).await;
+    assert_eq!(found(), [0.0, 0.0, 1.0], "it has been handed over");
     assert!(store.head(&orphan).await.unwrap().is_none());
     for key in [&foreign, &elsewhere] {
         assert!(store.head(key).await.unwrap().is_some(), "{key}");
     }
-    let metrics = node.metrics().text();
-    assert!(metrics.contains("diskless_foreign_objects 1"), "{metrics}");
     node.stop().await;
 }
 

@@ -3,6 +3,13 @@
 //! A producer has several requests in flight. When one fails, those behind it must fail, too, or the one that is sent
 //! again would find its place taken. The coordinator sees to that by the sequence numbers, but not for a producer it
 //! knows nothing of: there any sequence is a beginning. So it is told which batches cannot be one.
+//!
+//! What is told is meant for those that were under way when a batch was lost: a client sends nothing new before it has sent
+//! the lost one again, or has given it up and begun with another epoch. They come within the client's request timeout (30 s
+//! as a rule) and get to the coordinator before their deadline, two minutes at most. So after [`FORGET`] a lost batch says
+//! nothing any more, and must say nothing: perhaps it was stored through another broker, and when the producer comes back
+//! here, the coordinator may have forgotten it (`producer.id.expiration.ms`, a day), so that nothing else would ever close
+//! the gap.
 
 use std::hash::Hash;
 use std::time::Duration;
@@ -10,7 +17,7 @@ use std::time::Duration;
 use env::Instant;
 use types::{FastMap, TopicPartition};
 
-/// A producer that has not come back after this time has given the batch up.
+/// What was under way when a batch was lost has its answer after this time.
 const FORGET: Duration = Duration::from_secs(600);
 /// Bound of what is remembered.
 const KEEP: usize = 10_000;
@@ -23,7 +30,7 @@ pub(super) type Key = (TopicPartition, i64, i16);
 /// The same in a partition as requests name it: topic (name or id) and index, then id and epoch.
 pub(super) type Named = (String, i32, i64, i16);
 
-/// The first lost batch of each producer, by its base sequence, and since when.
+/// The first lost batch of each producer, by its base sequence, and when one was lost last.
 type Lost<K> = FastMap<K, (i32, Instant)>;
 
 /// What is missing.
@@ -35,12 +42,12 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// Whether a batch comes after a lost one. Whether that one has been stored meanwhile, through another broker
-    /// perhaps, only the coordinator knows.
-    pub(super) fn must_follow(&self, key: &Key, sequence: i32) -> bool {
+    /// Whether a batch comes after one that was lost lately. Whether that one has been stored meanwhile, through another
+    /// broker perhaps, only the coordinator knows.
+    pub(super) fn must_follow(&self, key: &Key, sequence: i32, now: Instant) -> bool {
         self.lost
             .get(key)
-            .is_some_and(|(missing, _)| is_before(*missing, sequence))
+            .is_some_and(|(missing, last)| is_recent(*last, now) && is_before(*missing, sequence))
     }
 
     /// A batch was accepted: what was missing before it is there.
@@ -73,23 +80,28 @@ impl Gaps {
 
     /// A later batch of the same producer was let in: what was refused before it counts as lost.
     pub(super) fn found(&mut self, name: &Named, partition: TopicPartition) {
-        if let Some((missing, since)) = self.refused.remove(name) {
-            self.lost((partition, name.2, name.3), missing, since);
+        if let Some((missing, last)) = self.refused.remove(name) {
+            self.lost((partition, name.2, name.3), missing, last);
         }
     }
 }
 
 fn note<K: Eq + Hash>(lost: &mut Lost<K>, key: K, sequence: i32, now: Instant) {
     if lost.len() >= KEEP {
-        lost.retain(|_, (_, since)| now.saturating_duration_since(*since) < FORGET);
+        lost.retain(|_, (_, last)| is_recent(*last, now));
         if lost.len() >= KEEP {
             lost.clear();
         }
     }
-    let missing = lost.entry(key).or_insert((sequence, now));
-    if is_before(sequence, missing.0) {
-        *missing = (sequence, now);
+    let (missing, last) = lost.entry(key).or_insert((sequence, now));
+    if is_before(sequence, *missing) || !is_recent(*last, now) {
+        *missing = sequence;
     }
+    *last = now.max(*last);
+}
+
+fn is_recent(lost: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(lost) < FORGET
 }
 
 /// Sequences have 31 bits and wrap: before is what is less than half the way round behind.
@@ -116,14 +128,14 @@ mod tests {
         gaps.lost(key, 10, now);
         gaps.lost(key, 5, now);
         gaps.lost(key, 12, now);
-        assert!(!gaps.must_follow(&key, 4), "it was sent before");
-        assert!(!gaps.must_follow(&key, 5), "it is the lost one itself");
-        assert!(gaps.must_follow(&key, 6) && gaps.must_follow(&key, 10));
-        assert!(!gaps.must_follow(&other, 10), "a new epoch begins anew");
+        assert!(!gaps.must_follow(&key, 4, now), "it was sent before");
+        assert!(!gaps.must_follow(&key, 5, now), "it is the lost one itself");
+        assert!(gaps.must_follow(&key, 6, now) && gaps.must_follow(&key, 10, now));
+        assert!(!gaps.must_follow(&other, 10, now), "a new epoch begins anew");
         gaps.accepted(&key, 4);
-        assert!(gaps.must_follow(&key, 6), "an earlier one closes nothing");
+        assert!(gaps.must_follow(&key, 6, now), "an earlier one closes nothing");
         gaps.accepted(&key, 5);
-        assert!(!gaps.must_follow(&key, 6) && !gaps.must_follow(&key, 12));
+        assert!(!gaps.must_follow(&key, 6, now) && !gaps.must_follow(&key, 12, now));
     }
 
     #[test]
@@ -138,7 +150,32 @@ mod tests {
         gaps.lost(key, 5, now);
         // The coordinator has seen 5 elsewhere, and takes 9.
         gaps.accepted(&key, 9);
-        assert!(!gaps.must_follow(&key, 10));
+        assert!(!gaps.must_follow(&key, 10, now));
+    }
+
+    #[test]
+    fn a_producer_that_comes_back_later_is_not_held_to_what_was_lost_then() {
+        let now = env::Env::production().instant();
+        let partition = TopicPartition {
+            topic: TopicId::default(),
+            partition: 0,
+        };
+        let key = (partition, 7, 0);
+        let mut gaps = Gaps::default();
+        gaps.lost(key, 5, now);
+        let half = now + FORGET / 2;
+        assert!(gaps.must_follow(&key, 9, half));
+        // Lost again: those behind it have been sent again, too.
+        gaps.lost(key, 5, half);
+        gaps.lost(key, 6, half);
+        let later = now + FORGET;
+        assert!(gaps.must_follow(&key, 6, later));
+        let late = half + FORGET;
+        assert!(!gaps.must_follow(&key, 6, late) && !gaps.must_follow(&key, 900, late));
+        // What is lost then is a gap of its own.
+        gaps.lost(key, 900, late);
+        assert!(gaps.must_follow(&key, 901, late));
+        assert!(!gaps.must_follow(&key, 900, late), "the old one is forgotten");
     }
 
     #[test]
@@ -156,11 +193,11 @@ mod tests {
         gaps.refused(name(7), 1, now);
         assert!(gaps.has_refused());
         gaps.found(&name(8), partition);
-        assert!(!gaps.must_follow(&(partition, 8, 0), 2), "another producer");
+        assert!(!gaps.must_follow(&(partition, 8, 0), 2, now), "another producer");
         gaps.found(&name(7), partition);
-        assert!(gaps.must_follow(&(partition, 7, 0), 2) && gaps.must_follow(&(partition, 7, 0), 1));
+        assert!(gaps.must_follow(&(partition, 7, 0), 2, now) && gaps.must_follow(&(partition, 7, 0), 1, now));
         assert!(
-            !gaps.must_follow(&(partition, 7, 0), 0),
+            !gaps.must_follow(&(partition, 7, 0), 0, now),
             "it is the refused one itself"
         );
         assert!(!gaps.has_refused());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cache::ObjectCache;
 use cluster::image::{ImageRecord, Shard};
 use coordinator::protocol::{BatchResult, CommitFileRequest, CommitFileResponse, api_key};
-use env::Env;
+use env::{SimNet, Simulation};
 use kafka_wire::flex::{Decode, Encode};
 use kafka_wire::rope::Rope;
 use kafka_wire::{ResponseError, batch};
@@ -30,20 +30,22 @@ const SHARD: ShardId = ShardId(1);
 
 /// Takes every commit and loses the first answers: the connection ends instead.
 struct Shards {
+    net: SimNet,
     lost: Mutex<u32>,
     objects: Mutex<Vec<Uuid>>,
 }
 
 #[async_trait]
 impl Handler for Shards {
-    async fn handle(&self, key: i16, mut body: Bytes, _: &Caller) -> Option<Rope> {
+    async fn handle(&self, key: i16, mut body: Bytes, _: &Caller) -> Result<Rope, ResponseError> {
         assert_eq!(key, api_key::COMMIT_FILE);
         let request = CommitFileRequest::decode(&mut body).unwrap();
         self.objects.lock().push(request.object);
         let mut lost = self.lost.lock();
         if *lost > 0 {
             *lost -= 1;
-            return None;
+            self.net.reset("test");
+            return Err(ResponseError::UnknownServerError);
         }
         let result = BatchResult {
             error_code: 0,
@@ -56,15 +58,17 @@ impl Handler for Shards {
             error_code: 0,
             batches: vec![result],
         };
-        Some(answer.to_bytes().into())
+        Ok(answer.to_bytes().into())
     }
 }
 
 /// Produces one batch to a shard that loses so many answers.
 async fn produce(lost: u32, timeout: Duration) -> (Vec<Outcome>, Vec<Uuid>, Vec<String>) {
-    let env = Env::simulated(3);
+    let simulation = Simulation::new(3);
+    let env = simulation.node("test");
     let secret = Arc::new(ClusterSecret::random(&env));
     let shards = Arc::new(Shards {
+        net: simulation.net().clone(),
         lost: Mutex::new(lost),
         objects: Mutex::default(),
     });

@@ -7,6 +7,10 @@
 //!                                           cache
 //! ```
 //!
+//! Memory: until its segment is written, a batch counts for `produce.memory_bytes` with all its bytes; then the cache has
+//! them, and only what stands for it here counts until it has its outcome. So neither a store nor a shard that does not
+//! answer costs more than that.
+//!
 //! Order: the buffer keeps the order of arrival, uploads overtake each other, and a commit waits for the commits of
 //! earlier segments that share a partition with it ([`order`]). An upload that takes long is hedged ([`upload`]). What a
 //! producer gets to hear:
@@ -25,6 +29,7 @@ mod gaps;
 mod lost_replies;
 mod order;
 mod pipeline;
+mod reading;
 mod request;
 mod segment;
 #[cfg(test)]
@@ -32,6 +37,7 @@ pub(crate) mod testing;
 mod upload;
 mod validate;
 
-pub use pipeline::{Append, Producer};
+pub use pipeline::{Append, Producer, detach};
+pub use reading::{Readers, Reading, Unread};
 pub use request::Outcome;
 pub use validate::{Refusal, validate};

@@ -15,35 +15,40 @@ pub(super) struct Order(Arc<Mutex<State>>);
 struct State {
     entered: u64,
     last: FastMap<TopicPartition, (u64, CancellationToken)>,
+    /// Entries at which those that are done are taken out.
+    sweep_at: usize,
 }
 
+/// Fewer entries are not worth a look.
+const SWEEP: usize = 1024;
+
 /// A place in the order. Dropping it lets those behind go on, so that whoever has nothing to commit must wait for its
-/// turn too: those behind know only the last one before them.
+/// turn too: those behind know only the last one before them. It is small, however many partitions it is for: it may
+/// outlive the requests by whose memory they are counted.
 #[derive(Debug)]
 pub(super) struct Turn {
-    order: Order,
-    number: u64,
-    partitions: Vec<TopicPartition>,
     before: Vec<CancellationToken>,
     done: CancellationToken,
 }
 
 impl Order {
     /// Takes a place behind all that have entered before with one of `partitions`.
-    pub(super) fn enter(&self, partitions: Vec<TopicPartition>) -> Turn {
+    pub(super) fn enter(&self, partitions: impl IntoIterator<Item = TopicPartition>) -> Turn {
         let mut state = self.0.lock();
         state.entered += 1;
         let number = state.entered;
         let done = CancellationToken::new();
         let replaced = partitions
-            .iter()
-            .filter_map(|partition| state.last.insert(*partition, (number, done.clone())));
-        let before: BTreeMap<u64, CancellationToken> =
-            replaced.filter(|(earlier, _)| *earlier != number).collect();
+            .into_iter()
+            .filter_map(|partition| state.last.insert(partition, (number, done.clone())));
+        let before: BTreeMap<u64, CancellationToken> = replaced
+            .filter(|(earlier, before)| *earlier != number && !before.is_cancelled())
+            .collect();
+        if state.last.len() >= state.sweep_at {
+            state.last.retain(|_, (_, done)| !done.is_cancelled());
+            state.sweep_at = SWEEP.max(2 * state.last.len());
+        }
         Turn {
-            order: self.clone(),
-            number,
-            partitions,
             before: before.into_values().collect(),
             done,
         }
@@ -61,16 +66,6 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut state = self.order.0.lock();
-        for partition in &self.partitions {
-            if state
-                .last
-                .get(partition)
-                .is_some_and(|(number, _)| *number == self.number)
-            {
-                state.last.remove(partition);
-            }
-        }
         self.done.cancel();
     }
 }
@@ -110,10 +105,20 @@ mod tests {
         assert!(may_go(&second) && !may_go(&third));
         drop(second);
         assert!(may_go(&third));
-        drop(third);
-        assert!(
-            order.0.lock().last.is_empty(),
-            "nothing is remembered of those that are done"
-        );
+    }
+
+    #[test]
+    fn not_much_is_remembered_of_those_that_are_done() {
+        const PARTITIONS: i32 = 5000;
+        let order = Order::default();
+        let waiting = order.enter(partitions(&[0]));
+        for partition in 1..PARTITIONS {
+            drop(order.enter(partitions(&[partition])));
+        }
+        let remembered = order.0.lock().last.len();
+        assert!(remembered <= 2 * SWEEP, "{remembered}");
+        assert!(!may_go(&order.enter(partitions(&[0, 1]))), "who is not done is");
+        drop(waiting);
+        assert!(may_go(&order.enter(partitions(&[0, 1]))));
     }
 }

@@ -1,17 +1,18 @@
 //! The buffer, and the task that empties it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use blob::SharedStore;
 use bytes::Bytes;
 use cache::ObjectCache;
+use coordinator::protocol::MAX_FILE_BATCHES;
 use env::{Env, Instant};
 use kafka_wire::batch::BatchHeader;
 use parking_lot::Mutex;
 use prometheus_client::registry::Unit;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, Semaphore};
 use types::{NodeId, ShardId, Timestamp, TopicPartition};
 use wal::{Batch, Buffer, Due, Limits};
 
@@ -20,10 +21,12 @@ use super::segment::{Commits, Tag, Writer};
 use super::upload::Uploads;
 use crate::config;
 use crate::metrics::{GaugeCollector, Metrics};
+use crate::net::memory::Memory;
 use crate::rpc::Coordinators;
 
-/// Segments that are being written or committed. When there are so many the next ones grow instead.
-const SEGMENTS: u32 = 32;
+/// Segments that are being written. When there are so many the next ones grow instead. Those that wait for their commits
+/// do not count: a shard that does not answer must not keep others from getting theirs.
+const UPLOADS: usize = 32;
 
 /// A validated batch and where it goes.
 #[derive(Debug)]
@@ -40,6 +43,25 @@ pub struct Append {
     pub log_append_time: bool,
 }
 
+/// Copies large batches out of a frame of so many bytes, unless they are most of it, and gives the size of the copies. The
+/// cache keeps what it gets for a long time, counts its bytes and knows nothing of what else they would keep alive. Small
+/// batches are copied on the way into a segment.
+pub fn detach(batches: &mut [Append], frame: usize) -> usize {
+    let mut large: Vec<&mut Bytes> = batches
+        .iter_mut()
+        .map(|append| &mut append.batch)
+        .filter(|batch| batch.len() >= wal::COPY_BELOW)
+        .collect();
+    let size = large.iter().map(|batch| batch.len()).sum();
+    if size >= frame / 4 * 3 {
+        return 0;
+    }
+    for batch in &mut large {
+        **batch = Bytes::copy_from_slice(batch);
+    }
+    size
+}
+
 /// The produce path of a broker. Cheap to clone.
 #[derive(Clone)]
 pub struct Producer(Arc<Inner>);
@@ -47,12 +69,13 @@ pub struct Producer(Arc<Inner>);
 struct Inner {
     env: Env,
     buffer: Mutex<Buffer<Tag>>,
-    flush_bytes: usize,
     /// There is something new about when to flush.
     changed: Notify,
     /// Everything is flushed at once: the broker leaves.
     draining: AtomicBool,
-    segments: Arc<Semaphore>,
+    uploads: Arc<Semaphore>,
+    /// Segments that were taken from the buffer and have batches without an outcome.
+    unfinished: AtomicUsize,
     writer: Writer,
 }
 
@@ -82,6 +105,7 @@ impl Producer {
     ) -> Producer {
         let limits = Limits {
             flush_bytes: settings.flush_bytes,
+            flush_batches: MAX_FILE_BATCHES,
             flush_interval: Duration::from_millis(settings.flush_interval_ms),
             puts_per_second: settings.puts_per_second,
         };
@@ -90,10 +114,10 @@ impl Producer {
         let producer = Producer(Arc::new(Inner {
             env: env.clone(),
             buffer: Mutex::new(Buffer::new(limits, env.instant())),
-            flush_bytes: settings.flush_bytes,
             changed: Notify::new(),
             draining: AtomicBool::new(false),
-            segments: Arc::new(Semaphore::new(SEGMENTS as usize)),
+            uploads: Arc::new(Semaphore::new(UPLOADS)),
+            unfinished: AtomicUsize::new(0),
             writer: Writer {
                 env: env.clone(),
                 node,
@@ -126,16 +150,17 @@ impl Producer {
     }
 
     /// Takes batches in, in order and at once; the future resolves with their outcomes, in the same order. What has
-    /// none when `timeout` is over is REQUEST_TIMED_OUT. `permit` is given back when all have one.
+    /// none when `timeout` is over is REQUEST_TIMED_OUT. Of `memory` the batches' bytes are given back when they are
+    /// written, and the rest when all have an outcome.
     pub fn append(
         &self,
         batches: Vec<Append>,
         timeout: Duration,
-        permit: Option<OwnedSemaphorePermit>,
+        memory: Option<Memory>,
     ) -> impl Future<Output = Vec<Outcome>> + Send + 'static {
         let inner = self.0.clone();
         let now = inner.env.instant();
-        let request = Arc::new(Request::new(batches.len(), now + timeout, permit));
+        let request = Arc::new(Request::new(batches.len(), now + timeout, memory));
         if !batches.is_empty() {
             inner.push(batches, &request, now);
         }
@@ -173,15 +198,9 @@ impl Producer {
 
     /// Waits until all that was taken in has its outcome, at most until `deadline`. False: not all has.
     pub async fn finish(&self, deadline: Instant) -> bool {
+        let busy = || self.0.buffer.lock().bytes() > 0 || self.0.unfinished.load(Relaxed) > 0;
         let idle = async {
-            loop {
-                let Ok(all) = self.0.segments.acquire_many(SEGMENTS).await else {
-                    return;
-                };
-                if self.0.buffer.lock().bytes() == 0 {
-                    return;
-                }
-                drop(all);
+            while busy() {
                 self.0.env.sleep(Duration::from_millis(5)).await;
             }
         };
@@ -203,7 +222,7 @@ impl Inner {
             .produce_bytes
             .inc_by(batches.iter().map(|append| append.batch.len() as u64).sum());
         let mut buffer = self.buffer.lock();
-        let before = buffer.bytes();
+        let (before, was_full) = (buffer.bytes(), buffer.is_full());
         for (index, append) in batches.into_iter().enumerate() {
             let Append {
                 partition,
@@ -228,11 +247,11 @@ impl Inner {
                 now,
             );
         }
-        let after = buffer.bytes();
+        let (after, is_full) = (buffer.bytes(), buffer.is_full());
         drop(buffer);
         metrics.buffer_bytes.set(i64::try_from(after).unwrap_or(i64::MAX));
-        // Only the first byte and the last one change when the buffer is due.
-        if before == 0 || (before < self.flush_bytes && after >= self.flush_bytes) {
+        // Only the first batch and the last one change when the buffer is due.
+        if before == 0 || is_full && !was_full {
             self.changed.notify_one();
         }
     }
@@ -249,9 +268,11 @@ impl Inner {
 async fn flush(inner: Arc<Inner>) {
     loop {
         due(&inner).await;
-        let Ok(slot) = inner.segments.clone().acquire_owned().await else {
+        let Ok(upload) = inner.uploads.clone().acquire_owned().await else {
             return;
         };
+        // Before the buffer is empty: who sees that sees this.
+        inner.unfinished.fetch_add(1, Relaxed);
         let now = inner.env.instant();
         let (batches, left) = {
             let mut buffer = inner.buffer.lock();
@@ -265,8 +286,8 @@ async fn flush(inner: Arc<Inner>) {
         let segment = inner.writer.prepare(batches);
         let writing = inner.clone();
         inner.env.spawn(async move {
-            writing.writer.write(segment).await;
-            drop(slot);
+            writing.writer.write(segment, upload).await;
+            writing.unfinished.fetch_sub(1, Relaxed);
         });
     }
 }

@@ -3,7 +3,9 @@
 use env::{Env, Instant};
 use kafka_wire::ResponseError;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
+
+use crate::net::memory::Memory;
 
 /// What became of one batch, as a Produce response says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,17 +45,17 @@ pub(super) struct Request {
 struct State {
     outcomes: Vec<Option<Outcome>>,
     missing: usize,
-    /// The memory its batches hold.
-    permit: Option<OwnedSemaphorePermit>,
+    /// What it holds of the memory for requests.
+    memory: Option<Memory>,
 }
 
 impl Request {
-    pub(super) fn new(batches: usize, deadline: Instant, permit: Option<OwnedSemaphorePermit>) -> Request {
-        let permit = permit.filter(|_| batches > 0);
+    pub(super) fn new(batches: usize, deadline: Instant, memory: Option<Memory>) -> Request {
+        let memory = memory.filter(|_| batches > 0);
         let state = State {
             outcomes: vec![None; batches],
             missing: batches,
-            permit,
+            memory,
         };
         Request {
             deadline,
@@ -71,8 +73,15 @@ impl Request {
         *slot = Some(outcome);
         state.missing -= 1;
         if state.missing == 0 {
-            state.permit = None;
+            state.memory = None;
             self.done.notify_one();
+        }
+    }
+
+    /// A batch of `size` bytes is in the object store: they are the cache's from now on.
+    pub(super) fn written(&self, size: u32) {
+        if let Some(memory) = &mut self.state.lock().memory {
+            memory.release(size as usize);
         }
     }
 
@@ -97,12 +106,10 @@ impl Request {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
-    use tokio::sync::Semaphore;
-
     use super::*;
+    use crate::net::memory::MemoryBudget;
 
     const STORED: Outcome = Outcome {
         error_code: 0,
@@ -114,22 +121,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn late_batches_are_timed_out_and_keep_their_memory() {
         let env = Env::simulated(1);
-        let memory = Arc::new(Semaphore::new(100));
-        let permit = memory.clone().acquire_many_owned(60).await.unwrap();
-        let request = Request::new(2, env.instant() + Duration::from_secs(5), Some(permit));
+        let budget = MemoryBudget::new(100);
+        let memory = budget.take(60).await;
+        let request = Request::new(2, env.instant() + Duration::from_secs(5), Some(memory));
         request.resolve(1, STORED);
         let outcomes = request.outcomes(&env).await;
         assert_eq!(
             outcomes,
             [Outcome::failed(ResponseError::RequestTimedOut), STORED]
         );
-        assert_eq!(
-            memory.available_permits(),
-            40,
-            "its bytes are still being written"
-        );
+        assert_eq!(budget.used(), 60, "its bytes are still being written");
+        request.written(40);
+        assert_eq!(budget.used(), 20, "it is not answered yet");
         request.resolve(0, STORED);
-        assert_eq!(memory.available_permits(), 100);
+        assert_eq!(budget.used(), 0);
         assert_eq!(request.outcomes(&env).await, [STORED, STORED]);
     }
 }

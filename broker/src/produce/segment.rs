@@ -12,7 +12,8 @@ use env::{Env, Instant};
 use kafka_wire::ResponseError;
 use kafka_wire::batch::BatchHeader;
 use parking_lot::Mutex;
-use types::{NodeId, ShardId, Timestamp, TopicPartition};
+use tokio::sync::OwnedSemaphorePermit;
+use types::{NodeId, ShardId, Timestamp};
 use uuid::Uuid;
 use wal::{Batch, Placed, Segment};
 
@@ -95,15 +96,11 @@ impl Writer {
             by_shard.entry(batch.tag.shard).or_default().push(batch);
         }
         let groups = by_shard.into_iter().map(|(shard, batches)| {
-            let mut partitions: Vec<TopicPartition> = batches.iter().map(|batch| batch.partition).collect();
-            partitions.dedup();
-            (
-                shard,
-                Group {
-                    batches,
-                    turn: self.order.enter(partitions),
-                },
-            )
+            let partitions = batches.chunk_by(|a, b| a.partition == b.partition);
+            let turn = self
+                .order
+                .enter(partitions.filter_map(|of| Some(of.first()?.partition)));
+            (shard, Group { batches, turn })
         });
         Prepared {
             body,
@@ -113,8 +110,8 @@ impl Writer {
         }
     }
 
-    /// Writes and commits a segment; every batch gets its outcome.
-    pub(super) async fn write(&self, segment: Prepared) {
+    /// Writes and commits a segment; every batch gets its outcome. `upload` is dropped once it is written.
+    pub(super) async fn write(&self, segment: Prepared, upload: OwnedSemaphorePermit) {
         let Prepared {
             body,
             size,
@@ -122,6 +119,7 @@ impl Writer {
             deadline,
         } = segment;
         let written = self.uploads.write(&body, size, deadline).await;
+        drop(upload);
         self.metrics.segment_bytes.observe(size as f64);
         let written = match written {
             Err(_) if env::mutation("commit-unwritten") => Ok(self.env.uuid()),
@@ -131,6 +129,9 @@ impl Writer {
             Ok(object) => {
                 // Before the commit: who hears of it finds the object here.
                 self.cache.insert(object, body);
+                for batch in groups.values().flat_map(|group| &group.batches) {
+                    batch.tag.request.written(batch.size);
+                }
                 let owners = self.owners(groups.keys().copied().collect());
                 let commits = groups.into_iter().map(|(shard, group)| {
                     let file = File {
@@ -149,9 +150,10 @@ impl Writer {
             Err(error) => {
                 tracing::warn!(%error, size, "a wal object could not be written, its batches are refused");
                 drop(body);
-                let failures = groups.into_values().map(|group| async move {
-                    self.lose(&group.batches, ResponseError::KafkaStorageError);
-                    group.turn.come().await;
+                let failures = groups.into_values().map(|Group { batches, turn }| {
+                    self.lose(&batches, ResponseError::KafkaStorageError);
+                    drop(batches);
+                    async move { turn.come().await }
                 });
                 futures::future::join_all(failures).await;
             }
@@ -170,6 +172,7 @@ impl Writer {
         if self.env.timeout_at(deadline, in_turn).await.is_err() {
             // Its producers have gone; those behind still wait for those before.
             self.lose(&batches, ResponseError::RequestTimedOut);
+            drop(batches);
             turn.come().await;
             return false;
         }
@@ -212,9 +215,10 @@ impl Writer {
     }
 
     fn batch_requests(&self, batches: &[Placed<Tag>]) -> Vec<BatchRequest> {
+        let now = self.env.instant();
         let gaps = self.gaps.lock();
         let must_follow = |batch: &Placed<Tag>| {
-            producer(batch).is_some_and(|key| gaps.must_follow(&key, batch.tag.header.base_sequence))
+            producer(batch).is_some_and(|key| gaps.must_follow(&key, batch.tag.header.base_sequence, now))
         };
         let request = |batch| batch_request(batch, must_follow(batch));
         batches.iter().map(request).collect()

@@ -1,5 +1,8 @@
 //! Batches for tests.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use bytes::Bytes;
 use cluster::configs::TopicConfig;
 use kafka_wire::batch::BatchHeader;
@@ -11,6 +14,16 @@ pub(crate) fn batch(count: i32, time: i64, change: impl FnOnce(&mut BatchHeader)
         // Length 9, no attributes, time delta 0, offset delta, no key, a value of three bytes, no headers.
         records.extend_from_slice(&[18, 0, 0, (delta * 2) as u8, 1, 6, b'a', b'b', b'c', 0]);
     }
+    with_records(&records, count, time, change)
+}
+
+/// The same with `records` for its records, whatever they are.
+pub(crate) fn with_records(
+    records: &[u8],
+    count: i32,
+    time: i64,
+    change: impl FnOnce(&mut BatchHeader),
+) -> Bytes {
     let mut header = BatchHeader {
         base_offset: 0,
         length: 49 + records.len() as i32,
@@ -27,9 +40,37 @@ pub(crate) fn batch(count: i32, time: i64, change: impl FnOnce(&mut BatchHeader)
         record_count: count,
     };
     change(&mut header);
-    let summed = [&header.to_bytes()[21..], &records].concat();
+    let summed = [&header.to_bytes()[21..], records].concat();
     header.crc = crc_fast::crc32_iscsi(&summed);
-    [&header.to_bytes()[..], &records].concat().into()
+    [&header.to_bytes()[..], records].concat().into()
+}
+
+/// Bytes that say when nobody holds them any more.
+struct Watched {
+    bytes: Bytes,
+    gone: Arc<AtomicBool>,
+}
+
+/// `bytes` of their own, and whether they are gone.
+pub(crate) fn watched(bytes: Bytes) -> (Bytes, impl Fn() -> bool) {
+    let gone = Arc::new(AtomicBool::new(false));
+    let owner = Watched {
+        bytes,
+        gone: gone.clone(),
+    };
+    (Bytes::from_owner(owner), move || gone.load(Relaxed))
+}
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.gone.store(true, Relaxed);
+    }
 }
 
 /// A batch of an idempotent producer.

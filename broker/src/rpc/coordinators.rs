@@ -1,4 +1,5 @@
-//! Calls to whoever leads a shard (or the cluster log) now, repeated until the deadline while leadership moves.
+//! Calls to whoever leads a shard (or the cluster log) now, repeated until the deadline while leadership moves, and asked anew
+//! at once when another node is named: the one before may be frozen.
 
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use coordinator::protocol::{
     TailRequest, TailResponse, api_key,
 };
 use env::{Env, Instant};
-use kafka_wire::ResponseError;
 use kafka_wire::flex::{Decode, Encode};
+use kafka_wire::{ApiKey, ResponseError};
 use types::{NodeId, ShardId};
 
-use super::seen::Seen;
-use super::{Pool, RpcError};
+use super::seen::{Bounds, Seen};
+use super::{Lane, Pool, RpcError};
 use crate::metadata::Metadata;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -40,6 +41,53 @@ pub enum Destination {
     Shard(ShardId),
     /// The leader of the cluster log.
     Controller,
+}
+
+/// How a request is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Manner {
+    lane: Lane,
+    /// How long one node is waited for.
+    attempt: Duration,
+    /// Nothing is lost if two nodes work on it: when another one is named, it is asked at once.
+    moves: bool,
+}
+
+/// That of the requests of this project: all may be repeated.
+const PROMPT: Manner = Manner {
+    lane: Lane::Prompt,
+    attempt: ATTEMPT,
+    moves: true,
+};
+
+impl Manner {
+    /// That of a client's request for which there is so much time.
+    fn of_forwarded(request: &Bytes, time: Duration) -> Manner {
+        let key = request.first_chunk().map(|key| i16::from_be_bytes(*key));
+        match key.and_then(|key| ApiKey::try_from(key).ok()) {
+            // They wait for other members, whom a new owner knows no more than them.
+            Some(ApiKey::JoinGroup | ApiKey::SyncGroup) => Manner {
+                lane: Lane::Held,
+                attempt: time,
+                moves: true,
+            },
+            // The second answer is the same as the first.
+            Some(
+                ApiKey::Heartbeat
+                | ApiKey::OffsetCommit
+                | ApiKey::OffsetFetch
+                | ApiKey::OffsetDelete
+                | ApiKey::DescribeGroups
+                | ApiKey::ListGroups,
+            ) => PROMPT,
+            // Of one that leaves, makes or deletes the second answer may be an error because the first one was done.
+            _ => Manner {
+                attempt: time,
+                moves: false,
+                ..PROMPT
+            },
+        }
+    }
 }
 
 /// Finds leaders by the metadata image and talks to them. Cheap to clone.
@@ -94,14 +142,8 @@ impl Coordinators {
         request: &CommitFileRequest,
         deadline: Instant,
     ) -> Result<CommitFileResponse, RpcError> {
-        self.call(
-            Destination::Shard(request.shard),
-            api_key::COMMIT_FILE,
-            request,
-            deadline,
-            ATTEMPT,
-        )
-        .await
+        self.ask(request.shard, api_key::COMMIT_FILE, request, deadline)
+            .await
     }
 
     /// `DisklessFindBatches`. When the leader does not answer in time a follower is asked as well. What either says counts
@@ -116,8 +158,13 @@ impl Coordinators {
             found = self.ask_leader(request, deadline) => found?,
             found = self.ask_follower(request) => found,
         };
+        let now = self.env.instant();
         for (wanted, result) in request.partitions.iter().zip(&found.partitions) {
-            self.seen.raise(wanted.partition, result.high_watermark);
+            let bounds = Bounds {
+                log_start_offset: result.log_start_offset,
+                high_watermark: result.high_watermark,
+            };
+            self.seen.raise(wanted.partition, bounds, now);
         }
         Ok(found)
     }
@@ -132,7 +179,7 @@ impl Coordinators {
         loop {
             let leader = Destination::Shard(request.shard);
             let found: FindBatchesResponse = self
-                .call(leader, api_key::FIND_BATCHES, request, deadline, ATTEMPT)
+                .call(leader, api_key::FIND_BATCHES, request, deadline, PROMPT)
                 .await?;
             if !self.seen.is_behind(request, &found) {
                 return Ok(found);
@@ -172,14 +219,8 @@ impl Coordinators {
         request: &ListOffsetsRequest,
         deadline: Instant,
     ) -> Result<ListOffsetsResponse, RpcError> {
-        self.call(
-            Destination::Shard(request.shard),
-            api_key::LIST_OFFSETS,
-            request,
-            deadline,
-            ATTEMPT,
-        )
-        .await
+        self.ask(request.shard, api_key::LIST_OFFSETS, request, deadline)
+            .await
     }
 
     /// `DisklessDeleteRecords`.
@@ -188,14 +229,8 @@ impl Coordinators {
         request: &DeleteRecordsRequest,
         deadline: Instant,
     ) -> Result<DeleteRecordsResponse, RpcError> {
-        self.call(
-            Destination::Shard(request.shard),
-            api_key::DELETE_RECORDS,
-            request,
-            deadline,
-            ATTEMPT,
-        )
-        .await
+        self.ask(request.shard, api_key::DELETE_RECORDS, request, deadline)
+            .await
     }
 
     /// `DisklessDescribePartitions`.
@@ -204,33 +239,35 @@ impl Coordinators {
         request: &DescribePartitionsRequest,
         deadline: Instant,
     ) -> Result<DescribePartitionsResponse, RpcError> {
-        self.call(
-            Destination::Shard(request.shard),
-            api_key::DESCRIBE_PARTITIONS,
-            request,
-            deadline,
-            ATTEMPT,
-        )
-        .await
+        self.ask(request.shard, api_key::DESCRIBE_PARTITIONS, request, deadline)
+            .await
     }
 
     /// `DisklessTail`.
     pub async fn tail(&self, request: &TailRequest, deadline: Instant) -> Result<TailResponse, RpcError> {
-        let attempt = ATTEMPT + Duration::from_millis(u64::from(request.max_wait_ms));
+        let manner = Manner {
+            attempt: ATTEMPT + Duration::from_millis(u64::from(request.max_wait_ms)),
+            ..PROMPT
+        };
+        let leader = Destination::Shard(request.shard);
         let mut news: TailResponse = self
-            .call(
-                Destination::Shard(request.shard),
-                api_key::TAIL,
-                request,
-                deadline,
-                attempt,
-            )
+            .call(leader, api_key::TAIL, request, deadline, manner)
             .await?;
+        let now = self.env.instant();
+        self.seen.prune(&self.metadata.image(), now);
         for update in &mut news.partitions {
             match update.deleted {
                 true => self.seen.forget(&update.partition),
                 // After a change of leaders old news may come again, as they were when they were new.
-                false => update.high_watermark = self.seen.raise(update.partition, update.high_watermark),
+                false => {
+                    let bounds = Bounds {
+                        log_start_offset: update.log_start_offset,
+                        high_watermark: update.high_watermark,
+                    };
+                    let seen = self.seen.raise(update.partition, bounds, now);
+                    update.log_start_offset = seen.log_start_offset;
+                    update.high_watermark = seen.high_watermark;
+                }
             }
         }
         Ok(news)
@@ -242,14 +279,8 @@ impl Coordinators {
         request: &DescribeFilesRequest,
         deadline: Instant,
     ) -> Result<DescribeFilesResponse, RpcError> {
-        self.call(
-            Destination::Shard(request.shard),
-            api_key::DESCRIBE_FILES,
-            request,
-            deadline,
-            ATTEMPT,
-        )
-        .await
+        self.ask(request.shard, api_key::DESCRIBE_FILES, request, deadline)
+            .await
     }
 
     /// `DisklessHandOverFile`.
@@ -258,14 +289,8 @@ impl Coordinators {
         request: &HandOverFileRequest,
         deadline: Instant,
     ) -> Result<ErrorResponse, RpcError> {
-        self.call(
-            Destination::Shard(request.shard),
-            api_key::HAND_OVER_FILE,
-            request,
-            deadline,
-            ATTEMPT,
-        )
-        .await
+        self.ask(request.shard, api_key::HAND_OVER_FILE, request, deadline)
+            .await
     }
 
     /// A block of producer ids for `node`.
@@ -280,7 +305,7 @@ impl Coordinators {
             api_key::ALLOCATE_PRODUCER_IDS,
             &request,
             deadline,
-            ATTEMPT,
+            PROMPT,
         )
         .await
     }
@@ -305,9 +330,10 @@ impl Coordinators {
             request,
             topics,
         };
-        let attempt = deadline.saturating_duration_since(self.env.instant());
+        let time = deadline.saturating_duration_since(self.env.instant());
+        let manner = Manner::of_forwarded(&request.request, time);
         let answer: ForwardResponse = self
-            .call(to, api_key::FORWARD, &request, deadline, attempt)
+            .call(to, api_key::FORWARD, &request, deadline, manner)
             .await?;
         match answer.error_code {
             0 => Ok(answer.response),
@@ -318,24 +344,43 @@ impl Coordinators {
         }
     }
 
+    async fn ask<R: Answer>(
+        &self,
+        shard: ShardId,
+        api_key: i16,
+        request: &impl Encode,
+        deadline: Instant,
+    ) -> Result<R, RpcError> {
+        self.call(Destination::Shard(shard), api_key, request, deadline, PROMPT)
+            .await
+    }
+
     async fn call<R: Answer>(
         &self,
         to: Destination,
         api_key: i16,
         request: &impl Encode,
         deadline: Instant,
-        attempt: Duration,
+        manner: Manner,
     ) -> Result<R, RpcError> {
         let mut metadata = self.metadata.clone();
         let mut pause = FIRST_PAUSE;
         let mut last = RpcError::TimedOut;
         loop {
             if let Some(address) = self.address(to) {
-                let until = deadline.min(self.env.instant() + attempt);
-                match self.pool.call::<R>(&address, api_key, request, until).await {
+                let until = deadline.min(self.env.instant() + manner.attempt);
+                let call = self
+                    .pool
+                    .call_on::<R>(manner.lane, &address, api_key, request, until);
+                let answer = tokio::select! {
+                    biased;
+                    answer = call => answer,
+                    () = self.moved(&mut metadata, to, &address), if manner.moves => continue,
+                };
+                match answer {
                     Ok(answer) if !is_moving(answer.error_code()) => return Ok(answer),
                     Ok(_) => {}
-                    Err(error @ RpcError::Malformed(_)) => return Err(error),
+                    Err(error @ (RpcError::Malformed(_) | RpcError::Unserved { .. })) => return Err(error),
                     Err(error) => last = error,
                 }
             }
@@ -347,6 +392,16 @@ impl Coordinators {
             let until = deadline.min(now + self.env.jittered(pause));
             let _ = self.env.timeout_at(until, metadata.changed()).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Resolves when the node to ask is another one than that at `address`.
+    async fn moved(&self, metadata: &mut Metadata, to: Destination, address: &str) {
+        loop {
+            metadata.changed().await;
+            if self.address(to).is_some_and(|named| named != address) {
+                return;
+            }
         }
     }
 
@@ -363,7 +418,8 @@ impl Coordinators {
     }
 }
 
-/// The asked node does not lead (yet, or any more): nothing was decided.
+/// The asked node does not lead (yet, or any more), so another one is to be asked. Whether it has done anything is unknown: who
+/// loses the lead while it writes does not know whether the log has it.
 fn is_moving(code: i16) -> bool {
     [
         ResponseError::NotCoordinator,
@@ -374,3 +430,6 @@ fn is_moving(code: i16) -> bool {
     .iter()
     .any(|error| error.code() == code)
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,12 @@
 //!
 //! A connection begins with a proof that the peer knows the cluster's secret ([`handshake`]).
 //! Kafka framing with private API keys ([`coordinator::protocol`], [`cluster::protocol`]); many requests fly on one
-//! connection and are answered in any order.
+//! connection and are answered in any order. What may wait long, for other members of a group, has a connection of its own ([`Lane`]), so that
+//! commits and heartbeats never stand behind it.
+//!
+//! A peer that is gone without a word shows in two ways. Its machine confirms nothing: the kernel ends the connection
+//! ([`UNCONFIRMED`]). Or calls get no answer and nothing else arrives: the caller ends it, and discards what is still on its way, since
+//! the calls are made again and whatever came later would undo what was done after them.
 
 pub(crate) mod connection;
 mod coordinators;
@@ -10,18 +15,27 @@ pub(crate) mod handshake;
 mod seen;
 mod server;
 
-pub use connection::Pool;
+pub use connection::{Lane, Pool};
 pub use coordinators::{Coordinators, Destination};
-pub use server::{Caller, Handler, serve};
+pub(crate) use server::split_request;
+pub use server::{Caller, Handler, read_request, serve};
+
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use env::WriteHalf;
-use kafka_wire::DecodeError;
 use kafka_wire::rope::{Rope, write_vectored_all};
+use kafka_wire::{DecodeError, ResponseError};
 use tokio::sync::mpsc;
 
 /// Largest frame taken from a peer, bytes.
 const MAX_FRAME: usize = 128 << 20;
+
+/// Version of all requests.
+const VERSION: i16 = 0;
+
+/// How long a peer's machine may leave unconfirmed what was sent to it, or that it is there.
+const UNCONFIRMED: Duration = Duration::from_secs(10);
 
 /// An internal call that did not come to an answer.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -35,7 +49,15 @@ pub enum RpcError {
         /// `host:port` of the node.
         address: String,
     },
-    /// The node could not be reached.
+    /// The host is up, and nothing listens there.
+    #[error("{address}: {reason}")]
+    Refused {
+        /// `host:port` of the node.
+        address: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The node could not be reached, which says nothing about it: the fault may be on the way, or on this side.
     #[error("{address}: {reason}")]
     Unreachable {
         /// `host:port` of the node.
@@ -50,6 +72,14 @@ pub enum RpcError {
         address: String,
         /// What the peer said, or did wrong.
         reason: String,
+    },
+    /// The peer does not serve this request (UNSUPPORTED_VERSION) or cannot read it (INVALID_REQUEST).
+    #[error("{address}: the request is refused: {error:?}")]
+    Unserved {
+        /// `host:port` of the node.
+        address: String,
+        /// What the peer said.
+        error: ResponseError,
     },
     /// The peer sent something that is not an answer.
     #[error("malformed answer: {0}")]
@@ -75,7 +105,7 @@ fn frame(header: &[u8], body: Rope) -> Rope {
 fn request_frame(api_key: i16, correlation_id: i32, body: Bytes) -> Rope {
     let mut header = BytesMut::with_capacity(11);
     header.put_i16(api_key);
-    header.put_i16(0);
+    header.put_i16(VERSION);
     header.put_i32(correlation_id);
     header.put_i16(-1);
     header.put_u8(0);

@@ -72,6 +72,7 @@ impl GroupHistory {
         found.extend(self.wrong_assignments().take(limit));
         found.extend(self.generations_back().into_iter().take(limit));
         found.extend(self.wrong_commits().take(limit));
+        found.extend(self.late_commits().take(limit));
         found
     }
 
@@ -159,6 +160,23 @@ impl GroupHistory {
             }
         }
         found
+    }
+
+    /// Once somebody was told its place in a generation, the group takes no commit of an earlier one that comes then.
+    fn late_commits(&self) -> impl Iterator<Item = Anomaly> {
+        let acked = self.commits.iter().filter(|commit| commit.acked.is_some());
+        acked.filter_map(|commit| {
+            let mut later = self
+                .ownerships
+                .iter()
+                .filter(|own| own.generation > commit.generation && own.span.to < commit.sent);
+            Some(Anomaly::LateCommit {
+                partition: commit.partition,
+                offset: commit.offset,
+                generation: commit.generation,
+                later: later.next()?.generation,
+            })
+        })
     }
 
     /// A committed offset is that of the last commit, or of one that was under way or given up in the same generation.

@@ -5,24 +5,29 @@
 //! what failed or never came to an answer, and what consumers got, each in the order it happened per client.
 //!
 //! ```text
-//!  producers ─▶ sent, acked, sends ─┐
-//!  consumers ─▶ reads, watermarks ──┼─▶ check ─▶ anomalies
-//!  auditors  ─▶ ends, commits ──────┤
-//!  the rig   ─▶ trimmed, times ─────┘           outages ─▶ check_outages ─▶ anomalies
+//!  producers ─▶ sent, acked, refused ─┐
+//!  consumers ─▶ reads, fetches, times ┼─▶ check ─▶ anomalies
+//!  auditors  ─▶ ends, starts, commits ┤
+//!  the rig   ─▶ trimmed, created ─────┘           outages ─▶ check_outages ─▶ anomalies
 //! ```
 //!
 //! A [`GroupHistory`] is about the members of one consumer group on one topic.
 
+mod anomaly;
 mod bounds;
+mod commits;
 mod group;
 mod outage;
+mod times;
 
-pub use bounds::{ListedEnd, ListedStart, TimeLookup};
+pub use anomaly::Anomaly;
+pub use bounds::{FetchedBounds, ListedEnd, ListedStart, TimeLookup};
+pub use commits::OffsetStep;
 pub use group::{Commit, Fetch, GroupHistory, Ownership};
 pub use outage::{Operation, Span, check_outages};
+pub use times::Expiry;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 /// Where a record was acknowledged or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,8 +43,14 @@ pub struct Place {
 pub struct History {
     /// Values that were sent at all.
     pub sent: BTreeSet<u64>,
-    /// Acknowledged values; an idempotent producer gets each acknowledged once.
+    /// Acknowledged values, where they were first.
     pub acked: BTreeMap<u64, Place>,
+    /// Values that were acknowledged again, at another place. See [`History::ack`].
+    pub moved: Vec<(u64, Place)>,
+    /// When the record at a place was acknowledged first, ms. See [`History::waited`].
+    pub acked_at: BTreeMap<Place, i64>,
+    /// Values that are not stored, as their producers were told, and never will be.
+    pub refused: BTreeSet<u64>,
     /// For each producer: its values in the order it sent them. Order is promised within a partition.
     pub sends: Vec<Vec<u64>>,
     /// For each consumer that read everything: what it got, in order.
@@ -56,107 +67,22 @@ pub struct History {
     pub starts: Vec<ListedStart>,
     /// Where times begin, as was listed.
     pub lookups: Vec<TimeLookup>,
-    /// Times of records, as consumers saw them, ms.
+    /// Times of records, as they were first told, ms. See [`History::note_time`].
     pub times: BTreeMap<Place, i64>,
-    /// For each connection to one broker: high watermarks (partition, offset) in the order they came.
-    pub watermarks: Vec<Vec<(i32, i64)>>,
+    /// Records that were told two times.
+    pub times_changed: Vec<(Place, i64, i64)>,
+    /// The times that producers gave to values, ms.
+    pub created: BTreeMap<u64, i64>,
+    /// Records are kept for so long at least, ms: retention by time, without the errors of clocks.
+    pub retention: Option<i64>,
+    /// What retention has taken by when.
+    pub expiries: Vec<Expiry>,
+    /// For each connection to one broker: what its answers to Fetch say, in their order.
+    pub fetches: Vec<Vec<FetchedBounds>>,
     /// For each group member that commits alone: what it did with the committed offset of a partition.
     pub commits: Vec<Vec<(i32, OffsetStep)>>,
     /// Times that the log gave to records (topics with LogAppendTime), ms.
     pub append_times: BTreeMap<Place, i64>,
-}
-
-/// One step in the life of a committed offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OffsetStep {
-    /// A commit was sent.
-    Sent(i64),
-    /// It was acknowledged.
-    Acked(i64),
-    /// The committed offset was asked for after all that is before in the list; -1: none.
-    Fetched(i64),
-}
-
-/// One thing that must not have happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are what their names say")]
-pub enum Anomaly {
-    /// Acknowledged, but no consumer that read to the end got it.
-    Lost { value: u64, place: Place },
-    /// A consumer that assigned its partitions itself went past it.
-    Skipped { value: u64, place: Place },
-    /// One value at two places, though it may be stored once only.
-    Duplicated { value: u64, first: Place, second: Place },
-    /// Two values at the same place.
-    InconsistentOffset { place: Place, first: u64, second: u64 },
-    /// Read elsewhere than acknowledged.
-    Moved { value: u64, acked: Place, read: Place },
-    /// Read, but never sent.
-    Phantom { value: u64, place: Place },
-    /// A consumer that assigned its partitions itself went backwards.
-    NonMonotonic { partition: i32, before: i64, after: i64 },
-    /// Two values of one producer and partition stand in another order than sent.
-    Reordered { partition: i32, first: u64, second: u64 },
-    /// ListOffsets does not know what was acknowledged before it was asked.
-    StaleEnd { partition: i32, acked: i64, listed: i64 },
-    /// ListOffsets does not know what was deleted before it was asked, or more is gone than anybody asked for.
-    WrongStart {
-        partition: i32,
-        deleted: i64,
-        asked: i64,
-        listed: i64,
-    },
-    /// ListOffsets for a time gives another record than the first one.
-    WrongTime {
-        partition: i32,
-        time: i64,
-        first: i64,
-        listed: i64,
-    },
-    /// A high watermark went backwards at one broker.
-    WatermarkBack { partition: i32, before: i64, after: i64 },
-    /// Log-append times go backwards in a partition.
-    TimeBack { place: Place, before: i64, after: i64 },
-    /// A committed offset is not one that can be there.
-    WrongCommit {
-        partition: i32,
-        oldest: i64,
-        newest: i64,
-        fetched: i64,
-    },
-    /// Two members of a group own one partition in the same generation.
-    SharedPartition {
-        generation: i32,
-        partition: i32,
-        first: String,
-        second: String,
-    },
-    /// A generation has two leaders.
-    TwoLeaders {
-        generation: i32,
-        first: String,
-        second: String,
-    },
-    /// A member owns what no leader of its generation has given to it.
-    WrongAssignment {
-        generation: i32,
-        member: String,
-        partitions: Vec<i32>,
-    },
-    /// A group went back to an earlier generation.
-    GenerationBack { before: i32, after: i32 },
-    /// Acknowledged, but no member of a group that has come to the end got it.
-    Unconsumed { value: u64, place: Place },
-    /// Something was not served for longer than is promised.
-    Unavailable { what: String, from: i64, to: i64 },
-    /// A broker broke its word in another way; the text says how.
-    Broken { what: String },
-}
-
-impl fmt::Display for Anomaly {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
 }
 
 impl History {
@@ -168,8 +94,16 @@ impl History {
         self.sends.push(values);
         for line in output.lines() {
             if let Some((value, place)) = parse(line, "ack") {
-                self.acked.insert(value, place);
+                self.ack(value, place);
             }
+        }
+    }
+
+    /// Takes note of an acknowledgement. A value may be acknowledged more than once, at the same place.
+    pub fn ack(&mut self, value: u64, place: Place) {
+        let first = *self.acked.entry(value).or_insert(place);
+        if first != place {
+            self.moved.push((value, place));
         }
     }
 
@@ -183,6 +117,17 @@ impl History {
     pub fn last_acked(&self, partition: i32) -> i64 {
         let places = self.acked.values().filter(|place| place.partition == partition);
         places.map(|place| place.offset).max().unwrap_or(-1)
+    }
+
+    /// The last offset of a partition that was acknowledged, or that somebody has read; -1: none.
+    pub fn last_known(&self, partition: i32) -> i64 {
+        let all = Place { partition, offset: 0 }..Place {
+            partition,
+            offset: i64::MAX,
+        };
+        let read = self.times.range(all).next_back();
+        read.map_or(-1, |(place, _)| place.offset)
+            .max(self.last_acked(partition))
     }
 
     /// Everything that is wrong, at most `limit` findings of each kind of scan. Consumers may be members of groups: after
@@ -203,35 +148,22 @@ impl History {
         for read in &self.reads {
             found.extend(self.check_read(read, &mut seen, &mut at).into_iter().take(limit));
         }
-        if !self.reads.is_empty() {
-            let missing =
-                |(value, place): &(&u64, &Place)| !seen.contains_key(value) && !self.is_trimmed(place);
-            let lost = self
-                .acked
-                .iter()
-                .filter(missing)
-                .map(|(value, place)| Anomaly::Lost {
-                    value: *value,
-                    place: *place,
-                });
-            found.extend(lost.take(limit));
-        }
+        found.extend(self.lost().into_iter().take(limit));
+        let moved = self.moved.iter().filter_map(|(value, place)| {
+            Some(Anomaly::Moved {
+                value: *value,
+                acked: *self.acked.get(value)?,
+                read: *place,
+            })
+        });
+        found.extend(moved.take(limit));
         found.extend(self.reordered(&seen).into_iter().take(limit));
-        found.extend(self.wrong_bounds().take(limit));
+        found.extend(self.wrong_bounds(limit));
         found.extend(self.wrong_lookups().into_iter().take(limit));
-        found.extend(
-            self.watermarks
-                .iter()
-                .flat_map(|seen| watermarks_back(seen))
-                .take(limit),
-        );
-        found.extend(
-            self.commits
-                .iter()
-                .flat_map(|steps| wrong_commits(steps))
-                .take(limit),
-        );
-        found.extend(self.times_back().into_iter().take(limit));
+        let steps = self.commits.iter();
+        let commits = steps.flat_map(|steps| commits::wrong_commits(steps));
+        found.extend(commits.take(limit));
+        found.extend(self.wrong_times(limit));
         found
     }
 
@@ -265,6 +197,24 @@ impl History {
         found
     }
 
+    /// What is acknowledged and not trimmed and one of the readers did not get: each of them has come to the end.
+    fn lost(&self) -> Vec<Anomaly> {
+        let mut lost: BTreeMap<u64, Place> = BTreeMap::new();
+        for read in &self.reads {
+            let got: BTreeSet<u64> = read.iter().map(|(value, _)| *value).collect();
+            let missing = |(value, place): &(&u64, &Place)| !got.contains(value) && !self.is_trimmed(place);
+            lost.extend(
+                self.acked
+                    .iter()
+                    .filter(missing)
+                    .map(|(value, place)| (*value, *place)),
+            );
+        }
+        let lost = lost.into_iter();
+        lost.map(|(value, place)| Anomaly::Lost { value, place })
+            .collect()
+    }
+
     fn is_trimmed(&self, place: &Place) -> bool {
         self.trimmed
             .get(&place.partition)
@@ -280,7 +230,9 @@ impl History {
         let mut found = Vec::new();
         for (value, place) in read {
             let (value, place) = (*value, *place);
-            if !self.sent.contains(&value) {
+            if self.refused.contains(&value) {
+                found.push(Anomaly::AbortedRead { value, place });
+            } else if !self.sent.contains(&value) {
                 found.push(Anomaly::Phantom { value, place });
             }
             match at.insert(place, value) {
@@ -339,23 +291,6 @@ impl History {
         found
     }
 
-    fn times_back(&self) -> Vec<Anomaly> {
-        let mut found = Vec::new();
-        let mut newest: BTreeMap<i32, i64> = BTreeMap::new();
-        for (place, time) in &self.append_times {
-            let before = newest.entry(place.partition).or_insert(*time);
-            if time < before {
-                found.push(Anomaly::TimeBack {
-                    place: *place,
-                    before: *before,
-                    after: *time,
-                });
-            }
-            *before = (*before).max(*time);
-        }
-        found
-    }
-
     /// Fails with the findings, if any.
     #[allow(clippy::panic, reason = "this is what it is for")]
     pub fn assert_clean(&self) {
@@ -384,47 +319,6 @@ pub fn check_monotonic(read: &[(u64, Place)]) -> Vec<Anomaly> {
                 before,
                 after: place.offset,
             });
-        }
-    }
-    found
-}
-
-fn watermarks_back(seen: &[(i32, i64)]) -> Vec<Anomaly> {
-    let mut newest: BTreeMap<i32, i64> = BTreeMap::new();
-    let mut found = Vec::new();
-    for (partition, after) in seen {
-        let before = newest.insert(*partition, *after).unwrap_or(*after);
-        if *after < before {
-            found.push(Anomaly::WatermarkBack {
-                partition: *partition,
-                before,
-                after: *after,
-            });
-        }
-    }
-    found
-}
-
-/// A committed offset is the last acknowledged one, or one whose commit was given up: as at any Kafka, that request may
-/// still be on its way and come through whenever it likes.
-fn wrong_commits(steps: &[(i32, OffsetStep)]) -> Vec<Anomaly> {
-    let mut possible: BTreeMap<i32, (i64, Vec<i64>)> = BTreeMap::new();
-    let mut found = Vec::new();
-    for (partition, step) in steps {
-        let (acked, sent) = possible.entry(*partition).or_insert((-1, Vec::new()));
-        match step {
-            OffsetStep::Sent(offset) => sent.push(*offset),
-            OffsetStep::Acked(offset) => {
-                *acked = *offset;
-                sent.retain(|sent| sent != offset);
-            }
-            OffsetStep::Fetched(fetched) if fetched == acked || sent.contains(fetched) => {}
-            OffsetStep::Fetched(fetched) => found.push(Anomaly::WrongCommit {
-                partition: *partition,
-                oldest: *acked,
-                newest: sent.iter().copied().max().unwrap_or(*acked),
-                fetched: *fetched,
-            }),
         }
     }
     found

@@ -1,9 +1,9 @@
 //! What was promised to work, and did not for too long.
 
-use crate::Anomaly;
+use crate::{Anomaly, History, Place};
 
 /// A span of time, in ms of whatever clock the test has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     /// Its beginning.
     pub from: i64,
@@ -18,6 +18,16 @@ pub struct Operation {
     pub what: String,
     /// How long it took.
     pub span: Span,
+}
+
+impl History {
+    /// How long a consumer has waited by `now` for the record at `place`, having asked for it since `asked`: from its
+    /// acknowledgement on. `None`: nobody has promised it.
+    pub fn waited(&self, place: Place, asked: i64, now: i64) -> Option<Span> {
+        let acked = *self.acked_at.get(&place)?;
+        let from = acked.max(asked);
+        (from < now).then_some(Span { from, to: now })
+    }
 }
 
 /// Operations that took longer than `limit` (ms), not counting the time in which something was broken on purpose

@@ -138,7 +138,11 @@ fn what_was_trimmed_may_be_missing_and_no_more() {
 fn a_consumer_that_jumps_over_an_acknowledged_record_is_found() {
     let reads = &["got 0 0 0\ngot 1 0 1\ngot 2 0 2", "got 0 0 0\ngot 2 0 2"];
     let mut h = history("ack 0 0 0\nack 1 0 1\nack 2 0 2", reads, 3);
-    assert_eq!(h.check(10), [], "somebody got it");
+    let lost = Anomaly::Lost {
+        value: 1,
+        place: place(0, 1),
+    };
+    assert_eq!(h.check(10), [lost], "though another one got it");
     let skipped = Anomaly::Skipped {
         value: 1,
         place: place(0, 1),
@@ -178,92 +182,6 @@ fn producers_are_ordered_among_their_own_records_of_a_partition_only() {
 }
 
 #[test]
-fn an_end_that_hides_an_acknowledged_record_is_stale() {
-    let end = |acked, listed| ListedEnd {
-        partition: 0,
-        acked,
-        listed,
-    };
-    let mut h = History {
-        ends: vec![end(-1, 0), end(4, 5), end(4, 9)],
-        ..History::default()
-    };
-    assert_eq!(h.check(10), []);
-    h.ends.push(end(4, 4));
-    let stale = Anomaly::StaleEnd {
-        partition: 0,
-        acked: 4,
-        listed: 4,
-    };
-    assert_eq!(h.check(10), [stale]);
-}
-
-#[test]
-fn a_watermark_that_goes_back_at_one_broker_is_found() {
-    let mut h = History {
-        watermarks: vec![vec![(0, 5), (1, 2), (0, 5), (0, 7)], vec![(0, 6)]],
-        ..History::default()
-    };
-    assert_eq!(h.check(10), [], "another broker may be behind");
-    h.watermarks.push(vec![(0, 6), (1, 9), (0, 5)]);
-    let back = Anomaly::WatermarkBack {
-        partition: 0,
-        before: 6,
-        after: 5,
-    };
-    assert_eq!(h.check(10), [back]);
-}
-
-#[test]
-fn append_times_that_go_back_are_found() {
-    let mut h = History {
-        append_times: [
-            (place(0, 0), 10),
-            (place(0, 1), 10),
-            (place(0, 4), 12),
-            (place(1, 0), 3),
-        ]
-        .into(),
-        ..Default::default()
-    };
-    assert_eq!(h.check(10), []);
-    h.append_times.insert(place(0, 3), 9);
-    let back = Anomaly::TimeBack {
-        place: place(0, 3),
-        before: 10,
-        after: 9,
-    };
-    assert_eq!(h.check(10), [back]);
-}
-
-#[test]
-fn a_committed_offset_is_the_last_acknowledged_or_one_that_was_given_up() {
-    use OffsetStep::{Acked, Fetched, Sent};
-    let check = |steps: &[OffsetStep]| {
-        let h = History {
-            commits: vec![steps.iter().map(|step| (0, *step)).collect()],
-            ..History::default()
-        };
-        h.check(10)
-    };
-    assert_eq!(check(&[Fetched(-1), Sent(3), Acked(3), Fetched(3)]), []);
-    assert_eq!(check(&[Sent(3), Acked(3), Sent(5), Fetched(5), Fetched(3)]), []);
-    assert_eq!(check(&[Sent(3), Sent(5), Acked(5), Fetched(5)]), []);
-    assert_eq!(
-        check(&[Sent(3), Sent(5), Acked(5), Fetched(3)]),
-        [],
-        "it came late"
-    );
-    assert_eq!(check(&[Sent(3), Acked(3), Fetched(-1)]).len(), 1, "forgotten");
-    assert_eq!(
-        check(&[Sent(3), Acked(3), Sent(5), Acked(5), Fetched(3)]).len(),
-        1,
-        "gone back"
-    );
-    assert_eq!(check(&[Sent(3), Acked(3), Fetched(4)]).len(), 1, "never sent");
-}
-
-#[test]
 fn time_in_which_something_was_broken_is_no_outage() {
     let operation = |from, to| Operation {
         what: "produce".to_owned(),
@@ -280,71 +198,54 @@ fn time_in_which_something_was_broken_is_no_outage() {
     assert_eq!(check_outages(&[operation(0, 101)], &[], 50, 100).len(), 1);
 }
 
-fn with_starts(starts: &[(i64, i64, i64)]) -> History {
-    let start = |(deleted, asked, listed): &(i64, i64, i64)| ListedStart {
-        partition: 0,
-        deleted: *deleted,
-        asked: *asked,
-        listed: *listed,
+#[test]
+fn a_record_that_comes_long_after_its_acknowledgement_is_an_outage() {
+    let mut h = history("ack 0 0 0\nack 1 0 1", &["got 0 0 0\ngot 1 0 1"], 2);
+    h.acked_at = [(place(0, 0), 1_000), (place(0, 1), 2_000)].into();
+    let found = |offset, asked, now| {
+        let span = h.waited(place(0, offset), asked, now)?;
+        let what = "waits".to_owned();
+        check_outages(&[Operation { what, span }], &[], 0, 500).pop()
     };
-    History {
-        starts: starts.iter().map(start).collect(),
-        ..History::default()
-    }
+    assert_eq!(found(0, 0, 1_400), None);
+    assert!(found(0, 0, 1_600).is_some(), "it stood still");
+    assert_eq!(found(1, 0, 2_100), None);
+    assert_eq!(found(0, 9_000, 9_100), None, "it has not asked before");
+    assert_eq!(found(7, 0, 9_000), None, "nobody has acknowledged it");
+    assert_eq!(found(0, 0, 900), None, "it was faster than the acknowledgement");
 }
 
 #[test]
-fn a_log_begins_where_it_was_cut_and_no_further() {
-    // Asked for and not acknowledged yet: both are right.
-    assert_eq!(
-        with_starts(&[(0, 0, 0), (3, 3, 3), (3, 8, 3), (3, 8, 8)]).check(10),
-        []
-    );
-    for wrong in [(3, 8, 2), (3, 8, 9), (0, 0, 1), (5, 5, 0)] {
-        let found = with_starts(&[wrong]).check(10);
-        assert!(
-            matches!(found.as_slice(), [Anomaly::WrongStart { .. }]),
-            "{wrong:?}: {found:?}"
-        );
-    }
-}
-
-/// Records at 0, 1, 2… with these times; questions as (time, last acknowledged offset, answer).
-fn lookups(times: &[i64], lookups: &[(i64, i64, i64)]) -> Vec<Anomaly> {
-    let places = (0..).map(|offset| Place { partition: 0, offset });
-    let lookup = |(time, acked, listed): &(i64, i64, i64)| TimeLookup {
-        partition: 0,
-        time: *time,
-        acked: *acked,
-        listed: *listed,
+fn what_one_reader_alone_missed_is_lost() {
+    let h = history("ack 0 0 0\nack 1 1 0", &["got 0 0 0\ngot 1 1 0", "got 0 0 0"], 2);
+    let lost = Anomaly::Lost {
+        value: 1,
+        place: place(1, 0),
     };
-    let history = History {
-        times: places.zip(times.iter().copied()).collect(),
-        lookups: lookups.iter().map(lookup).collect(),
-        ..History::default()
-    };
-    history.check(10)
+    assert_eq!(h.check(10), [lost]);
 }
 
 #[test]
-fn a_time_begins_with_the_first_record_that_is_late_enough() {
-    let times = [10, 40, 20, 30, 50];
-    // What is not acknowledged may be there or not.
-    let right = [
-        (5, 4, 0),
-        (20, 4, 1),
-        (45, 4, 4),
-        (45, 3, 4),
-        (45, 3, -1),
-        (60, 4, -1),
-        (5, -1, -1),
-    ];
-    assert_eq!(lookups(&times, &right), []);
-    for wrong in [(20, 4, 2), (20, 4, 0), (45, 4, -1), (15, 1, 3), (11, 4, 0)] {
-        let found = lookups(&times, &[wrong]);
-        assert!(
-            matches!(found.as_slice(), [Anomaly::WrongTime { .. }]),
-            "{wrong:?}: {found:?}"
-        );
-    }
+fn what_was_refused_for_good_is_not_read() {
+    let mut h = history("ack 0 0 0", &["got 0 0 0\ngot 1 0 1"], 2);
+    assert_eq!(h.check(10), [], "nobody knew what became of it");
+    h.refused.insert(1);
+    let aborted = Anomaly::AbortedRead {
+        value: 1,
+        place: place(0, 1),
+    };
+    assert_eq!(h.check(10), [aborted]);
+}
+
+#[test]
+fn a_value_is_acknowledged_where_it_was_before() {
+    let h = history("ack 0 0 0\nack 0 0 0", &["got 0 0 0"], 1);
+    assert_eq!(h.check(10), []);
+    let h = history("ack 0 0 0\nack 0 0 3", &["got 0 0 0"], 1);
+    let moved = Anomaly::Moved {
+        value: 0,
+        acked: place(0, 0),
+        read: place(0, 3),
+    };
+    assert_eq!(h.check(10), [moved]);
 }

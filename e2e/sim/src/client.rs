@@ -1,11 +1,12 @@
 //! A small Kafka client over the simulated network: several requests in flight, every failure a value.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use env::{Env, Stream};
+use history::Anomaly;
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::protocol::{Request, StrBytes};
 use kafka_protocol::records::{
@@ -13,20 +14,26 @@ use kafka_protocol::records::{
     RecordEncodeOptions, TimestampType,
 };
 use kafka_wire::batch::batches;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::lab::{Lab, Trace, clock};
 
 const ANSWER: Duration = Duration::from_secs(8);
 
 /// A connection to a random broker; a new one after every failure.
 pub(crate) struct Client {
-    /// When batches were made, by their first value: a batch that is sent again is the same.
-    created: BTreeMap<u64, i64>,
     pub(crate) env: Env,
+    trace: Trace,
+    /// Of the run.
+    found: Arc<Mutex<Vec<Anomaly>>>,
     bootstrap: Vec<String>,
     connection: Option<Stream>,
     correlation_id: i32,
     /// How many connections there were.
     pub(crate) connections: u64,
+    /// How long it has paused of itself, ms.
+    pub(crate) paused: i64,
 }
 
 /// The identity of a producer; -1, -1 for one that is not idempotent.
@@ -58,24 +65,54 @@ pub(crate) struct Batch {
     /// The first value; they count up.
     pub(crate) first: u64,
     pub(crate) count: u64,
+    /// The time of the first record, ms since the epoch; the others are a millisecond younger each. A batch that is sent
+    /// again is the same.
+    pub(crate) created: i64,
 }
 
 impl Batch {
     pub(crate) fn values(self) -> Range<u64> {
         self.first..self.first + self.count
     }
+
+    /// Values, with the times that their producer gives to them.
+    pub(crate) fn times(self) -> impl Iterator<Item = (u64, i64)> {
+        self.values().zip(self.created..)
+    }
 }
 
 impl Client {
-    pub(crate) fn new(env: Env, bootstrap: Vec<String>) -> Client {
+    /// Goes to any broker.
+    pub(crate) fn new(env: Env, lab: &Lab) -> Client {
         Client {
-            created: BTreeMap::new(),
             env,
-            bootstrap,
+            trace: lab.trace.clone(),
+            found: lab.found.clone(),
+            bootstrap: lab.bootstrap.clone(),
             connection: None,
             correlation_id: 0,
             connections: 0,
+            paused: 0,
         }
+    }
+
+    /// Goes to this broker only.
+    pub(crate) fn at(env: Env, lab: &Lab, broker: &str) -> Client {
+        Client {
+            bootstrap: vec![broker.to_owned()],
+            ..Client::new(env, lab)
+        }
+    }
+
+    /// A request is refused. Codes that are not `expected` have no place here, and Kafka's clients would not ask again: that is
+    /// a finding.
+    pub(crate) fn refused(&self, api: &str, code: i16, expected: &[i16]) -> Failure {
+        let what = format!("{api}: error {code}");
+        if !expected.contains(&code) {
+            self.trace.add(&self.env, format_args!("BROKEN {what}"));
+            self.found.lock().push(Anomaly::Broken { what: what.clone() });
+        }
+        what
     }
 
     /// Sends a request and waits for its answer. The connection is dropped unless all went well.
@@ -107,6 +144,15 @@ impl Client {
         answers
     }
 
+    /// Sends requests and goes away after `patience`, whether or not they were answered.
+    pub(crate) async fn abandon<R: Request>(&mut self, requests: &[R], version: i16, patience: Duration) {
+        let env = self.env.clone();
+        let mut answers = Vec::new();
+        let asked = self.exchange(requests, version, Duration::ZERO, &mut answers);
+        let _ = env.timeout(patience, asked).await;
+        self.connection = None;
+    }
+
     async fn exchange<R: Request>(
         &mut self,
         requests: &[R],
@@ -123,7 +169,9 @@ impl Client {
         for (i, request) in requests.iter().enumerate() {
             if i > 0 && !gap.is_zero() {
                 let longest = u64::try_from(gap.as_micros()).unwrap_or(0);
+                let before = clock(&env);
                 env.sleep(Duration::from_micros(env.random_below(longest))).await;
+                self.paused += clock(&env) - before;
             }
             self.correlation_id += 1;
             let frame = kafka_wire::client::encode(request, version, self.correlation_id, "sim")
@@ -178,17 +226,8 @@ pub(crate) fn topic_name(name: &str) -> TopicName {
     TopicName(StrBytes::from_string(name.to_owned()))
 }
 
-impl Client {
-    /// The same bytes whenever it is asked for the same batch.
-    pub(crate) fn encode(&mut self, producer: ProducerId, batch: Batch) -> Result<Bytes, Failure> {
-        let now = self.env.now().0;
-        let created = *self.created.entry(batch.first).or_insert(now);
-        encode_batch(created, producer, batch)
-    }
-}
-
-/// A batch whose first record is `created` then; the others are a millisecond younger each.
-pub(crate) fn encode_batch(created: i64, producer: ProducerId, batch: Batch) -> Result<Bytes, Failure> {
+/// The same bytes whenever it is asked for the same batch.
+pub(crate) fn encode_batch(producer: ProducerId, batch: Batch) -> Result<Bytes, Failure> {
     let record = |(i, value): (i32, u64)| Record {
         transactional: false,
         control: false,
@@ -200,7 +239,7 @@ pub(crate) fn encode_batch(created: i64, producer: ProducerId, batch: Batch) -> 
         offset: i64::from(i),
         // Counting up even from "none": the encoder takes anything else for a new batch.
         sequence: batch.sequence + i,
-        timestamp: created + i64::from(i),
+        timestamp: batch.created + i64::from(i),
         key: None,
         value: Some(Bytes::from(value.to_string())),
         headers: Default::default(),

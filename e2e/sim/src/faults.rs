@@ -8,11 +8,14 @@ use env::Env;
 use history::Span;
 
 use crate::lab::{Lab, clock};
+use crate::postgres::{Database, HOSTS, Kind};
 use crate::store::{BUCKET, OPERATIONS, Storm};
 use crate::world::World;
 
 /// Most ms that a wall clock is off: less than the grace periods allow for.
-const CLOCK: u64 = 4_000;
+pub(crate) const CLOCK: u64 = 4_000;
+/// What a fault has that is about a process of the database.
+const DATABASE: &str = "database";
 
 /// Breaks one thing after the other until `end`, and mends each again. Several of these run side by side.
 pub(crate) async fn run(env: Env, world: Arc<World>, lab: Arc<Lab>, trouble: Duration) {
@@ -21,9 +24,10 @@ pub(crate) async fn run(env: Env, world: Arc<World>, lab: Arc<Lab>, trouble: Dur
         env.sleep(Duration::from_millis(200 + env.random_below(2_500)))
             .await;
         let from = clock(&env);
-        one(&env, &world, &lab).await;
-        let to = clock(&env);
-        lab.faults.lock().push(Span { from, to });
+        if one(&env, &world, &lab).await {
+            let to = clock(&env);
+            lab.faults.lock().push(Span { from, to });
+        }
     }
 }
 
@@ -41,7 +45,13 @@ fn set_clock(env: &Env, world: &World, lab: &Lab, node: &str) {
     world.net().set_clock(node, offset);
 }
 
-async fn one(env: &Env, world: &World, lab: &Lab) {
+/// False: nothing was broken.
+async fn one(env: &Env, world: &World, lab: &Lab) -> bool {
+    if let Some(database) = world.database()
+        && env.random_below(3) == 0
+    {
+        return one_of_the_database(env, world, database, lab).await;
+    }
     let net = world.net();
     let a_while = |longest: u64| Duration::from_millis(200 + env.random_below(longest));
     let say = |line: std::fmt::Arguments<'_>| lab.trace.add(env, line);
@@ -49,7 +59,7 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
         // SIGKILL, or an orderly stop; then a new life, sometimes long after.
         0..32 => {
             let Some(node) = world.take_random(env) else {
-                return;
+                return false;
             };
             if env.random_below(3) == 0 {
                 say(format_args!("stop {node}"));
@@ -67,7 +77,7 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
         // SIGSTOP.
         32..50 => {
             let Some(node) = world.take_random(env) else {
-                return;
+                return false;
             };
             say(format_args!("pause {node}"));
             world.pause(&node, true);
@@ -84,7 +94,7 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
                 _ => world.random_node(env),
             };
             if from == to {
-                return;
+                return false;
             }
             let (from, to) = if env.random_below(2) == 0 {
                 (from, to)
@@ -101,6 +111,9 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
         64..80 => {
             let nodes = world.names();
             let (left, right): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|_| env.random_below(2) == 0);
+            if left.is_empty() || right.is_empty() {
+                return false;
+            }
             let pairs = || left.iter().flat_map(|a| right.iter().map(move |b| (a, b)));
             say(format_args!("split {left:?} from {right:?}"));
             for (a, b) in pairs() {
@@ -117,6 +130,8 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
         80..86 => {
             let node = world.random_node(env);
             set_clock(env, world, lab, &node);
+            // No excuse for anything.
+            return false;
         }
         // All its connections end, to nodes and to clients; what they have asked for goes on.
         86..98 => {
@@ -162,16 +177,18 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
                 _ => ("c1", "c0"),
             };
             if !world.take(one) {
-                return;
+                return false;
             }
-            say(format_args!("cut {BUCKET} to {other}"));
-            net.cut(BUCKET, other);
+            let stores = world.log_hosts();
+            say(format_args!("cut {stores:?} to {other}"));
+            stores.iter().for_each(|store| net.cut(store, other));
             env.sleep(a_while(1_500)).await;
             say(format_args!("pause {one}"));
             world.pause(one, true);
-            env.sleep(a_while(5_000)).await;
-            say(format_args!("resume {one}, mend {BUCKET} to {other}"));
-            net.mend(BUCKET, other);
+            // Often for longer than brokers keep what a leader told them that has become silent.
+            env.sleep(a_while(12_000)).await;
+            say(format_args!("resume {one}, mend {stores:?} to {other}"));
+            stores.iter().for_each(|store| net.mend(store, other));
             world.pause(one, false);
             world.give_back(one);
         }
@@ -196,4 +213,92 @@ async fn one(env: &Env, world: &World, lab: &Lab) {
             env.sleep(long).await;
         }
     }
+    true
+}
+
+/// The same for the database that keeps the metadata logs.
+async fn one_of_the_database(env: &Env, world: &World, database: &Database, lab: &Lab) -> bool {
+    let net = world.net();
+    let a_while = |longest: u64| Duration::from_millis(200 + env.random_below(longest));
+    let say = |line: std::fmt::Arguments<'_>| lab.trace.add(env, line);
+    match env.random_below(100) {
+        // SIGKILL. Sometimes the standby takes over, and the old primary comes back as one.
+        0..30 => {
+            let Some(primary) = take(world, database) else {
+                return false;
+            };
+            say(format_args!("kill {primary}"));
+            database.kill(primary).await;
+            if env.random_below(2) == 0 {
+                env.sleep(a_while(2_000)).await;
+                let promoted = database.promote();
+                say(format_args!("promote {promoted}"));
+            }
+            env.sleep(a_while(3_500)).await;
+            say(format_args!("start {primary}"));
+            database.start(primary);
+            world.give_back(DATABASE);
+        }
+        // SIGSTOP, sometimes for longer than anybody waits for an answer.
+        30..45 => {
+            let Some(primary) = take(world, database) else {
+                return false;
+            };
+            say(format_args!("pause {primary}"));
+            database.pause(primary, true);
+            let longest = if env.random_below(4) == 0 { 14_000 } else { 4_000 };
+            env.sleep(a_while(longest)).await;
+            say(format_args!("resume {primary}"));
+            database.pause(primary, false);
+            world.give_back(DATABASE);
+        }
+        // Every connection is hung up, perhaps after COMMIT.
+        45..60 => {
+            let primary = database.primary();
+            say(format_args!("reset {primary}"));
+            net.reset(primary);
+        }
+        // A node does not hear it, or is not heard.
+        60..80 => {
+            let node = world.random_node(env);
+            let deaf = env.random_below(2) == 0;
+            let way = |host| match deaf {
+                true => (host, node.as_str()),
+                false => (node.as_str(), host),
+            };
+            say(format_args!("cut {:?}", HOSTS.map(way)));
+            HOSTS
+                .map(way)
+                .into_iter()
+                .for_each(|(from, to)| net.cut(from, to));
+            env.sleep(a_while(7_000)).await;
+            say(format_args!("mend {:?}", HOSTS.map(way)));
+            HOSTS
+                .map(way)
+                .into_iter()
+                .for_each(|(from, to)| net.mend(from, to));
+        }
+        // What reads or what writes fails, or crawls.
+        _ => {
+            let kind = [Kind::Read, Kind::Write][env.random_below(2) as usize];
+            let long = a_while(9_000);
+            let storm = Storm {
+                until: env.instant() + long,
+                failing: [0, 50, 100][env.random_below(3) as usize],
+                slow: Duration::from_millis(env.random_below(1_000)),
+            };
+            say(format_args!(
+                "{kind:?}s of the database suffer {} %, {:?} for {long:?}",
+                storm.failing, storm.slow
+            ));
+            database.storm(kind, storm);
+            env.sleep(long).await;
+        }
+    }
+    true
+}
+
+/// The primary, for one fault alone; `None`: another fault has it.
+fn take(world: &World, database: &Database) -> Option<&'static str> {
+    world.take(DATABASE).then(|| database.primary())
 }

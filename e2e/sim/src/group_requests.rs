@@ -15,12 +15,14 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use crate::client::{Client, Failure, topic_name};
-use crate::requests::{missing, refused};
+use crate::requests::{codes, missing};
 
 /// The shortest that Kafka allows, ms.
 const SESSION_TIMEOUT: i32 = 6_000;
 /// ms; a JoinGroup is answered before the client gives it up.
 const REBALANCE_TIMEOUT: i32 = 5_000;
+
+pub(crate) const UNKNOWN_MEMBER_ID: i16 = 25;
 
 /// In whose name a member speaks.
 #[derive(Clone, Debug)]
@@ -127,7 +129,11 @@ impl Client {
             .with_group_id(group_id(group))
             .with_members(vec![MemberIdentity::default().with_member_id(text(member))]);
         let response = self.call(&request, 3).await?;
-        checked(response.error_code).map_err(|code| refused("LeaveGroup", code))
+        // Its session may be over.
+        match response.error_code {
+            0 | UNKNOWN_MEMBER_ID => Ok(()),
+            code => Err(self.refused("LeaveGroup", code, codes::MEMBER)),
+        }
     }
 
     pub(crate) async fn commit_offset(
@@ -168,12 +174,13 @@ impl Client {
             .with_group_id(group_id(group))
             .with_topics(Some(vec![wanted]));
         let response = self.call(&request, 7).await?;
-        checked(response.error_code).map_err(|code| refused("OffsetFetch", code))?;
+        let refused = |code| self.refused("OffsetFetch", code, codes::OFFSET_FETCH);
+        checked(response.error_code).map_err(refused)?;
         let answered = response.topics.first().and_then(|topic| topic.partitions.first());
         let answered = answered.ok_or_else(missing)?;
         match answered.error_code {
             0 => Ok(answered.committed_offset),
-            code => Err(refused("OffsetFetch", code)),
+            code => Err(refused(code)),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use sim::Engine;
 use sim::mutations::MUTATIONS;
 
 use crate::Args;
@@ -45,6 +46,12 @@ impl Failure {
     }
 }
 
+/// The seeds that are wanted.
+fn wanted_seeds(args: &Args) -> impl Iterator<Item = u64> {
+    let wanted = move |seed: &u64| args.engine.is_none_or(|engine| Engine::of(*seed) == engine);
+    (args.first_seed..).filter(wanted).take(args.seeds as usize)
+}
+
 /// Runs seeds until all have passed or those that failed are `enough`. Gives the failures in the order of their seeds, and
 /// how many seeds were run.
 fn run(
@@ -55,7 +62,7 @@ fn run(
     let program = std::env::current_exe()?;
     let mut running: Vec<Running> = Vec::new();
     let mut failures = Vec::new();
-    let mut seeds = args.first_seed..args.first_seed + args.seeds;
+    let mut seeds = wanted_seeds(args);
     let mut done = 0;
     loop {
         while running.len() < args.jobs.max(1)
@@ -121,7 +128,8 @@ pub(crate) fn seeds(args: &Args) -> anyhow::Result<()> {
     let start = Instant::now();
     let (failures, done) = run(args, None, |failures| failures.len() >= ENOUGH)?;
     for Failure { seed, text, .. } in &failures {
-        println!("{}\nreplay: cargo xtask sim --replay {seed}\n", text.trim_end());
+        let (text, engine) = (text.trim_end(), Engine::of(*seed));
+        println!("{text}\nreplay (engine {engine}): cargo xtask sim --replay {seed}\n");
     }
     let took = start.elapsed().as_secs_f64();
     if failures.is_empty() {
@@ -158,7 +166,7 @@ pub(crate) fn mutations(args: &Args, wanted: &str) -> anyhow::Result<()> {
         let shows = |failure: &Failure| failure.kinds().1.is_some();
         let enough = |failures: &[Failure]| failures.iter().any(shows) || failures.len() >= PATIENCE;
         let (failures, done) = run(args, Some(name), enough)?;
-        let tried = |failure: &Failure| failure.seed - args.first_seed + 1;
+        let tried = |failure: &Failure| wanted_seeds(args).take_while(|seed| *seed <= failure.seed).count();
         let Some(first) = failures.first() else {
             println!("| `{name}` | {what} | not in {done} | | | |");
             missed.push(*name);

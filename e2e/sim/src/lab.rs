@@ -1,12 +1,14 @@
 //! What everybody in a run shares: the trace, the topics, the findings.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering::Relaxed};
 
 use env::Env;
 use history::{Anomaly, GroupHistory, History, Operation, Span};
 use parking_lot::Mutex;
 use uuid::Uuid;
+
+use crate::client::{Batch, ProducerId};
 
 /// The lines of a run, in the order in which things happened.
 #[derive(Clone, Default)]
@@ -39,6 +41,16 @@ pub(crate) struct Topic {
     pub(crate) keeps: Option<i64>,
     pub(crate) id: Mutex<Uuid>,
     pub(crate) history: Mutex<History>,
+    /// Deletions of records that were acknowledged: partition, offset, and when.
+    deletions: Mutex<Vec<(i32, i64, i64)>>,
+}
+
+/// Batches that were acknowledged, the newest of their producer in their partition: sent again, they get the same answer.
+pub(crate) struct Repeat {
+    pub(crate) topic: &'static str,
+    pub(crate) partition: i32,
+    pub(crate) producer: ProducerId,
+    pub(crate) batches: Vec<Batch>,
 }
 
 impl Topic {
@@ -58,6 +70,7 @@ impl Topic {
                 idempotent: true,
                 ..History::default()
             }),
+            deletions: Mutex::default(),
         }
     }
 
@@ -66,6 +79,12 @@ impl Topic {
             expires: true,
             ..self
         }
+    }
+
+    /// Records are kept so long at least, in ms, as a node sees it whose clock is `off` by no more than that.
+    pub(crate) fn keeping_for(self, retention: i64, off: i64) -> Topic {
+        self.history.lock().retention = Some(retention - off);
+        self.expiring()
     }
 
     /// As many records as have `retention.bytes` are kept of each partition, and no more.
@@ -82,6 +101,21 @@ impl Topic {
 
     pub(crate) fn has_grown(&self, partitions: i32) {
         self.partitions.store(partitions, Relaxed);
+    }
+
+    /// The records of a partition below `offset` are deleted, as a broker has said now.
+    pub(crate) fn has_deleted(&self, env: &Env, partition: i32, offset: i64) {
+        self.history.lock().deleted.insert(partition, offset);
+        self.deletions.lock().push((partition, offset, clock(env)));
+    }
+
+    /// When it was first acknowledged that the record at `offset` is deleted.
+    pub(crate) fn deleted_at(&self, partition: i32, offset: i64) -> Option<i64> {
+        let deletions = self.deletions.lock();
+        let first = deletions
+            .iter()
+            .find(|(of, below, _)| *of == partition && offset < *below);
+        first.map(|(_, _, at)| *at)
     }
 
     /// One of its partitions.
@@ -101,11 +135,16 @@ pub(crate) struct Lab {
     pub(crate) past: Mutex<Vec<History>>,
     /// The group that reads `grown`.
     pub(crate) group: Mutex<GroupHistory>,
-    pub(crate) found: Mutex<Vec<Anomaly>>,
+    /// Shared with the clients.
+    pub(crate) found: Arc<Mutex<Vec<Anomaly>>>,
+    /// What is to be sent again when nothing is left of the nodes but what they have stored.
+    pub(crate) repeats: Mutex<Vec<Repeat>>,
     pub(crate) operations: Mutex<Vec<Operation>>,
     pub(crate) faults: Mutex<Vec<Span>>,
     /// Nothing is broken any more, and nothing is produced any more.
     pub(crate) quiet: AtomicBool,
+    /// Since when, ms; 0: not yet.
+    pub(crate) quiet_since: AtomicI64,
 }
 
 impl Lab {
@@ -118,6 +157,13 @@ impl Lab {
 
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet.load(Relaxed)
+    }
+
+    /// From here on nothing is broken or produced any more.
+    pub(crate) fn becomes_quiet(&self, env: &Env) {
+        self.quiet_since.store(clock(env), Relaxed);
+        self.quiet.store(true, Relaxed);
+        self.trace.add(env, "quiet");
     }
 
     /// Notes that a broker has broken its word.

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use sim::{Scenario, run};
+use sim::{Engine, Scenario, run};
 
 #[derive(Parser)]
 pub(crate) struct Args {
@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// The first of them.
     #[arg(long, default_value_t = 1)]
     first_seed: u64,
+    /// Only seeds whose metadata logs are kept by this engine.
+    #[arg(long)]
+    engine: Option<Engine>,
     /// How many at the same time.
     #[arg(long, default_value_t = 2)]
     jobs: usize,

@@ -108,7 +108,25 @@ pub const MUTATIONS: &[(&str, &str)] = &[
         "a new controller does not go on with what the one before has begun",
     ),
     (
+        "snapshot-without-producers",
+        "a state that comes from a snapshot knows no producers",
+    ),
+    ("believe-follower", "a follower is believed though it is behind"),
+    (
         "guess-group-shard",
         "a broker that has heard of no shards yet asks the first one for a group",
+    ),
+    // Of the engine `postgres`.
+    (
+        "lost-reply-counts",
+        "an append to the database whose answer is lost counts as done",
+    ),
+    (
+        "foreign-slot-counts",
+        "an append that the database refuses counts as done if there is a slot in its place",
+    ),
+    (
+        "replace-blind",
+        "a manifest in the database is replaced whatever it is",
     ),
 ];

@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::lab::{Lab, Topic, Trace};
 use crate::workload::{self, Work};
 use crate::world::{GRACE, Release, World};
-use crate::{Outcome, Scenario, faults, scale, upgrade};
+use crate::{Engine, Outcome, Scenario, calm, class, faults, scale, upgrade};
 
 /// A cluster that has not come to rest after this long, in simulated time, is stuck.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -39,10 +39,15 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
     });
     for name in world.names() {
         let name = &name;
-        world.install(name, upgrade::first_release(scenario.seed));
+        world.install(name, first_release(scenario.seed));
         world.start(name);
     }
     let env = world.simulation().node("test");
+    let engine = Engine::of(scenario.seed);
+    trace.add(
+        &env,
+        format_args!("metadata logs are kept by the engine {engine}"),
+    );
     let ended = env.timeout(LIMIT, live(&env, &world, &lab, scenario)).await;
     for name in world.names() {
         world.kill(&name).await;
@@ -50,20 +55,24 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
     let mut anomalies = match ended {
         Ok(result) => {
             result?;
-            let mut found = judge(&lab);
+            let mut found = judge(&env, &lab);
+            if let Some(calm) = calm::of(scenario.seed) {
+                let outages = calm.outages(&lab, lab.quiet_since.load(Relaxed));
+                found.extend(outages.into_iter().take(5));
+            }
             found.extend(lab.group.lock().unconsumed(&lab.topic("grown").history.lock(), 5));
             found
         }
         // What was seen so far may say why.
         Err(_) => {
-            let mut found = judge_unfinished(&lab);
+            let mut found = judge_unfinished(&env, &lab);
             let to = i64::try_from(LIMIT.as_millis())?;
             let what = "all of it: the run does not come to its end".to_owned();
             found.push(Anomaly::Unavailable { what, from: 0, to });
             found
         }
     };
-    let broken = world.bucket().broken().into_iter();
+    let broken = world.broken().into_iter();
     anomalies.extend(broken.map(|what| Anomaly::Broken { what }));
     Ok(Outcome {
         acknowledged: lab
@@ -74,6 +83,14 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Outcome> {
         anomalies,
         trace: trace.lines(),
     })
+}
+
+/// What the nodes are at first. Nothing is upgraded in a calm run.
+fn first_release(seed: u64) -> Release {
+    match calm::of(seed) {
+        Some(_) => Release::This,
+        None => upgrade::first_release(seed),
+    }
 }
 
 /// How many records are `bytes`.
@@ -96,14 +113,16 @@ fn topics() -> Vec<Topic> {
         Topic::new("plain", 2, &[FOREVER]),
         // It grows. A group reads it.
         Topic::new("grown", 2, &[FOREVER]),
-        Topic::new("kept", 2, &[("retention.ms", "3000")]).expiring(),
+        // Three times what a clock may be off: to see that nothing goes too early.
+        Topic::new("kept", 2, &[("retention.ms", "12000")]).keeping_for(12_000, faults::CLOCK as i64),
         Topic::new("bound", 2, &[FOREVER, ("retention.bytes", "600")]).keeping(kept(600)),
     ]
 }
 
 async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario) -> anyhow::Result<()> {
     form(env, lab).await?;
-    world.bucket().drizzle(true);
+    let calm = calm::of(scenario.seed);
+    world.drizzle(calm.is_none());
     faults::set_clocks(env, world, lab);
     let mut number = 0;
     let mut node = |name: &str| {
@@ -111,7 +130,11 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
         world.client(format!("{name}{number}"))
     };
     let mut troubles = Vec::new();
-    for _ in 0..2 {
+    if let Some(calm) = calm {
+        let node = node("trouble");
+        troubles.push(node.spawn(calm.run(node.clone(), world.clone(), lab.clone())));
+    }
+    for _ in 0..if calm.is_none() { 2 } else { 0 } {
         let node = node("trouble");
         let run = faults::run(node.clone(), world.clone(), lab.clone(), scenario.trouble);
         troubles.push(node.spawn(run));
@@ -137,6 +160,11 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
             topic,
             work,
         )));
+    }
+    for (first, topic) in [(9_000_000, "events"), (9_500_000, "short")] {
+        let node = node("producer");
+        let run = workload::produce_late(node.clone(), lab.clone(), topic, first, 2);
+        producers.push(node.spawn(run));
     }
     for (first, topic) in [(4_000_000, "plain"), (5_000_000, "kept"), (8_000_000, "bound")] {
         let node = node("producer");
@@ -179,12 +207,12 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
     let run = workload::come_and_go(temporary.clone(), lab.clone(), "temporary".to_owned(), 6_000_000);
     clients.push(temporary.spawn(run));
 
-    let upgrade = (upgrade::first_release(scenario.seed) == Release::First).then(|| {
+    let upgrade = (first_release(scenario.seed) == Release::First).then(|| {
         let node = node("upgrader");
         node.spawn(upgrade::run(node.clone(), world.clone(), lab.clone()))
     });
 
-    let scaling = scale::is_scaled(scenario.seed).then(|| {
+    let scaling = (calm.is_none() && scale::is_scaled(scenario.seed)).then(|| {
         let node = node("scaler");
         node.spawn(scale::run(node.clone(), world.clone(), lab.clone()))
     });
@@ -193,7 +221,7 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
         trouble.await.context("the faults were ended")?;
     }
     world.net().heal();
-    world.bucket().drizzle(false);
+    world.drizzle(false);
     lab.trace.add(env, "mended");
     if let Some(upgrade) = upgrade {
         upgrade.await.context("the upgrade was ended")?;
@@ -204,8 +232,7 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
     for producer in producers {
         producer.await.context("a producer was ended")?;
     }
-    lab.quiet.store(true, Relaxed);
-    lab.trace.add(env, "quiet");
+    lab.becomes_quiet(env);
     for client in clients {
         client.await.context("a client was ended")?;
     }
@@ -218,9 +245,10 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
         world.wipe(&name);
         world.start(&name);
     }
+    workload::repeat(env, lab).await;
     workload::consume(env.clone(), lab.clone(), "late consumer".to_owned(), false).await;
     upgrade::check(env, lab).await;
-    if scenario.seed.is_multiple_of(LEAK_RUNS) {
+    if class(scenario.seed, "leaks", LEAK_RUNS) == 0 {
         workload::check_leaks(env, world, lab, env.instant() + LEAKS).await;
     }
     Ok(())
@@ -228,7 +256,7 @@ async fn live(env: &Env, world: &Arc<World>, lab: &Arc<Lab>, scenario: Scenario)
 
 /// Waits for the cluster and makes the topics.
 async fn form(env: &Env, lab: &Arc<Lab>) -> anyhow::Result<()> {
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), lab);
     for topic in &lab.topics {
         let id = loop {
             env.sleep(Duration::from_millis(200)).await;
@@ -251,7 +279,7 @@ async fn form(env: &Env, lab: &Arc<Lab>) -> anyhow::Result<()> {
     }
     // Every broker has to know them before a consumer asks it.
     let everywhere = lab.bootstrap.iter().map(|broker| {
-        let mut client = Client::new(env.clone(), vec![broker.clone()]);
+        let mut client = Client::at(env.clone(), lab, broker);
         async move {
             for topic in &lab.topics {
                 while !matches!(client.describe(topic.name).await, Ok(Some((_, n))) if n == topic.partitions())
@@ -265,12 +293,16 @@ async fn form(env: &Env, lab: &Arc<Lab>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn judge(lab: &Lab) -> Vec<Anomaly> {
+fn judge(env: &Env, lab: &Lab) -> Vec<Anomaly> {
     let mut found = lab.found.lock().clone();
     for topic in &lab.topics {
         let history = topic.history.lock();
-        found.extend(history.check(5));
-        found.extend(history.check_assigned(5));
+        let mut wrong = history.check(5);
+        wrong.extend(history.check_assigned(5));
+        for anomaly in &wrong {
+            lab.trace.add(env, format_args!("{}: {anomaly}", topic.name));
+        }
+        found.extend(wrong);
     }
     for history in lab.past.lock().iter() {
         found.extend(history.check(5));
@@ -283,8 +315,14 @@ fn judge(lab: &Lab) -> Vec<Anomaly> {
 }
 
 /// The same before consumers have come to the end: what is missing may still come.
-fn judge_unfinished(lab: &Lab) -> Vec<Anomaly> {
-    let mut found = judge(lab);
-    found.retain(|anomaly| !matches!(anomaly, Anomaly::Lost { .. }));
+fn judge_unfinished(env: &Env, lab: &Lab) -> Vec<Anomaly> {
+    let mut found = judge(env, lab);
+    let later = |anomaly: &Anomaly| {
+        matches!(
+            anomaly,
+            Anomaly::Lost { .. } | Anomaly::WrongEnd { .. } | Anomaly::WrongTime { .. }
+        )
+    };
+    found.retain(|anomaly| !later(anomaly));
     found
 }

@@ -7,16 +7,17 @@ use std::time::Duration;
 use env::Env;
 use history::Span;
 
+use crate::class;
 use crate::lab::{Lab, clock};
 use crate::world::World;
 
 /// The coordinator that comes and goes.
 pub(crate) const SPARE: &str = "c2";
-/// Every third run; every third is one of upgrades, too.
+/// One run in so many; some of them are upgraded, too.
 const RUNS: u64 = 3;
 
 pub(crate) fn is_scaled(seed: u64) -> bool {
-    seed % RUNS == 1
+    class(seed, "scale", RUNS) == 0
 }
 
 /// Adds, and takes away again.

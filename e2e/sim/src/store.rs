@@ -3,6 +3,7 @@
 //! A request that has left its node takes effect whatever becomes of the node: it may be paused, killed or cut off while
 //! the store works. So effects are tasks of the bucket, not of the node.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -45,6 +46,8 @@ struct Weather {
     drizzle: bool,
     /// One operation fails or crawls for some time.
     storms: Vec<(Operation, Storm)>,
+    /// Objects that were read with a wrong bit.
+    damaged: BTreeSet<String>,
     /// What must not have happened.
     broken: Vec<String>,
 }
@@ -156,8 +159,10 @@ impl Bucket {
             }
             30..40 => fate.delay += Duration::from_millis(env.random_below(2_500)),
             40..60 => fate.again = Some(Duration::from_millis(env.random_below(5_000))),
-            // Both are rare.
-            60..100 => fate.spoilt = operation == Operation::Get,
+            // Both are rare. Who reads an object again that came damaged gets it as it is.
+            60..100 if operation == Operation::Get => {
+                fate.spoilt = weather.damaged.insert(key.to_owned());
+            }
             100..300 => fate.spoilt = operation == Operation::Delete,
             _ => {}
         }

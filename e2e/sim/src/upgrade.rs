@@ -13,9 +13,10 @@ use kafka_protocol::protocol::StrBytes;
 use types::FeatureLevels;
 use types::feature::FEATURE;
 
+use crate::class;
 use crate::client::{Client, Failure};
 use crate::lab::{Lab, clock};
-use crate::requests::{missing, refused};
+use crate::requests::{codes, missing};
 use crate::world::{Release, World};
 
 /// One run in so many begins with old nodes.
@@ -31,9 +32,9 @@ const LATE: Duration = Duration::from_secs(3);
 
 /// What the nodes of a run are at first.
 pub(crate) fn first_release(seed: u64) -> Release {
-    match seed.is_multiple_of(RUNS) {
-        true => Release::First,
-        false => Release::This,
+    match class(seed, "upgrade", RUNS) {
+        0 => Release::First,
+        _ => Release::This,
     }
 }
 
@@ -55,7 +56,7 @@ pub(crate) async fn run(env: Env, world: Arc<World>, lab: Arc<Lab>) {
     for name in shuffled(&env, &world) {
         replace(&env, &world, &lab, &name, Release::This).await;
     }
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
     while let Err(failure) = client.finalize(NEWEST).await {
         lab.trace.add(&env, format_args!("not finalised: {failure}"));
         client.disconnect();
@@ -88,7 +89,7 @@ pub(crate) async fn run(env: Env, world: Arc<World>, lab: Arc<Lab>) {
 
 /// Nothing that the new nodes have written stands in the way of the old ones.
 async fn check_undone(env: &Env, lab: &Lab) {
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), lab);
     let end = env.instant() + UNDONE;
     for topic in &lab.topics {
         while let Err(failure) = client.offsets(topic.name, topic.partitions(), -1).await {
@@ -109,7 +110,7 @@ async fn check_undone(env: &Env, lab: &Lab) {
 /// Every broker says in the end that the newest level is finalised.
 pub(crate) async fn check(env: &Env, lab: &Lab) {
     for broker in &lab.bootstrap {
-        let mut client = Client::new(env.clone(), vec![broker.clone()]);
+        let mut client = Client::at(env.clone(), lab, broker);
         let found = loop {
             match client.finalized().await {
                 Ok(found) => break found,
@@ -180,7 +181,7 @@ impl Client {
             .with_feature_updates(vec![update]);
         match self.call(&request, 2).await?.error_code {
             0 => Ok(()),
-            code => Err(refused("UpdateFeatures", code)),
+            code => Err(self.refused("UpdateFeatures", code, codes::ADMIN)),
         }
     }
 

@@ -14,8 +14,10 @@ use tempfile::TempDir;
 use types::FeatureLevels;
 
 use crate::lab::Trace;
+use crate::postgres::{self, Database};
 use crate::scale;
 use crate::store::{BUCKET, Bucket};
+use crate::{Engine, class};
 
 /// How long dead objects are kept.
 pub(crate) const GRACE: Duration = Duration::from_secs(24);
@@ -27,6 +29,8 @@ const STOP: Duration = Duration::from_secs(30);
 pub(crate) struct World {
     simulation: Simulation,
     bucket: Arc<Bucket>,
+    /// Where the metadata logs are, if not in the bucket.
+    database: Option<Arc<Database>>,
     configs: BTreeMap<String, Config>,
     running: Mutex<BTreeMap<String, Life>>,
     /// Nodes of the first release.
@@ -68,18 +72,20 @@ impl World {
             Ok(memory) if memory.is_dir() => TempDir::new_in("/dev/shm")?,
             _ => tempfile::tempdir()?,
         };
+        let engine = Engine::of(seed);
         let mut configs = BTreeMap::new();
         for (i, (zone, broker_zone)) in (0..).zip(["a", "b", "c"].into_iter().zip(broker_zones(seed))) {
             let (coordinator, broker) = (format!("c{i}"), format!("b{i}"));
             configs.insert(
                 coordinator.clone(),
-                config(&dir, i, &coordinator, zone, "coordinator")?,
+                config(&dir, i, &coordinator, zone, "coordinator", engine)?,
             );
-            let of_broker = config(&dir, 1000 + i, &broker, broker_zone, "broker")?;
+            let of_broker = config(&dir, 1000 + i, &broker, broker_zone, "broker", engine)?;
             configs.insert(broker, of_broker);
         }
         Ok(Arc::new(World {
             bucket: Bucket::new(simulation.node(BUCKET), simulation.net().clone(), trace),
+            database: (engine == Engine::Postgres).then(|| Database::new(&simulation)),
             simulation,
             configs,
             running: Mutex::default(),
@@ -114,6 +120,33 @@ impl World {
 
     pub(crate) fn bucket(&self) -> &Bucket {
         &self.bucket
+    }
+
+    pub(crate) fn database(&self) -> Option<&Arc<Database>> {
+        self.database.as_ref()
+    }
+
+    /// Hosts that keep the metadata logs.
+    pub(crate) fn log_hosts(&self) -> &'static [&'static str] {
+        match self.database {
+            None => &[BUCKET],
+            Some(_) => &postgres::HOSTS,
+        }
+    }
+
+    /// Turns the small faults of the stores on or off; off ends storms, too.
+    pub(crate) fn drizzle(&self, on: bool) {
+        self.bucket.drizzle(on);
+        if let Some(database) = &self.database {
+            database.drizzle(on);
+        }
+    }
+
+    /// What the stores have seen that must not have happened.
+    pub(crate) fn broken(&self) -> Vec<String> {
+        let mut broken = self.bucket.broken();
+        broken.extend(self.database.iter().flat_map(|database| database.broken()));
+        broken
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
@@ -215,6 +248,10 @@ impl World {
 
     /// Starts a node; it keeps trying to start as a supervisor would make it.
     pub(crate) fn start(&self, name: &str) {
+        // Whoever restarts nodes one by one may not know yet that this one has left.
+        if self.absent.lock().contains(name) {
+            return;
+        }
         let Some(mut config) = self.configs.get(name).cloned() else {
             return;
         };
@@ -266,7 +303,7 @@ fn tuning() -> Tuning {
 
 /// Where the three brokers are. Those that share a zone read the bucket for each other.
 fn broker_zones(seed: u64) -> [&'static str; 3] {
-    match seed % 4 {
+    match class(seed, "zones", 4) {
         0 => ["a", "b", "c"],
         1 => ["a", "a", "a"],
         2 => ["a", "a", "b"],
@@ -274,19 +311,30 @@ fn broker_zones(seed: u64) -> [&'static str; 3] {
     }
 }
 
-fn config(dir: &TempDir, id: i32, host: &str, zone: &str, role: &str) -> anyhow::Result<Config> {
+fn config(
+    dir: &TempDir,
+    id: i32,
+    host: &str,
+    zone: &str,
+    role: &str,
+    engine: Engine,
+) -> anyhow::Result<Config> {
     let listeners = match role {
         "broker" => format!(
             "[listeners]\nhost = \"{host}\"\nadvertised_host = \"{host}\"\nport = 9092\nzones = {{ a = 9093, b = 9094, c = 9095 }}\n"
         ),
         _ => String::new(),
     };
+    let metadata_log = match engine {
+        Engine::Object => String::new(),
+        Engine::Postgres => format!("[metadata_log]\nurl = \"{}\"\n", postgres::URL),
+    };
     let data_dir = dir.path().join(host);
     let secret = dir.path().join("secret");
     std::fs::write(&secret, "the secret of a simulated cluster")?;
     let text = format!(
         "[node]\nid = {id}\nroles = [\"{role}\"]\nzone = \"{zone}\"\ndata_dir = \"{}\"\n[object_store]\nurl = \"memory://\"\n\
-         {listeners}[internal]\nhost = \"{host}\"\nport = 9190\nadvertised_host = \"{host}\"\nsecret_file = \"{}\"\n\
+         {metadata_log}{listeners}[internal]\nhost = \"{host}\"\nport = 9190\nadvertised_host = \"{host}\"\nsecret_file = \"{}\"\n\
          [admin]\nhost = \"{host}\"\n",
         data_dir.display(),
         secret.display()

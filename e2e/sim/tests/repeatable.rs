@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sim::Engine;
 use sim::mutations::MUTATIONS;
 
 /// What a run of a seed, in a process of its own, prints; fails with it when the run failed.
@@ -31,6 +32,30 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     );
     assert_eq!(one, replay(42));
     assert_ne!(one, replay(43));
+}
+
+#[test]
+fn so_does_a_seed_with_a_database() {
+    let seed = (44..).find(|seed| Engine::of(*seed) == Engine::Postgres);
+    let seed = seed.expect("one in five");
+    let one = replay(seed);
+    assert!(one.contains("engine postgres") && one.contains("ack "));
+    assert_eq!(one, replay(seed));
+}
+
+/// Calm, upgraded and scaled, deleted in the end.
+#[test]
+fn so_do_other_kinds_of_runs() {
+    for (seed, shows) in [
+        (22, "stop "),
+        (35, "one more metadata partition"),
+        (35, "is finalised"),
+        (38, "got "),
+    ] {
+        let one = replay(seed);
+        assert!(one.contains(shows), "seed {seed} shows no {shows}");
+        assert_eq!(one, replay(seed), "seed {seed}");
+    }
 }
 
 #[test]

@@ -168,6 +168,8 @@ pub(super) struct Decider {
     pub(super) profile: Option<Profile>,
     /// With how many requests each rule has covered, and how many of them it has met.
     rules: Vec<(Rule, u64, u64)>,
+    /// How often there were new rules: each time they meet other requests.
+    sets: u64,
     pub(super) counts: Counts,
 }
 
@@ -177,11 +179,13 @@ impl Decider {
             seed,
             profile,
             rules: Vec::new(),
+            sets: 0,
             counts: Counts::default(),
         }
     }
 
     pub(super) fn set_rules(&mut self, rules: Vec<Rule>) {
+        self.sets += 1;
         self.rules = rules.into_iter().map(|rule| (rule, 0, 0)).collect();
     }
 
@@ -196,7 +200,8 @@ impl Decider {
             }
             *covered += 1;
             // The streams of rules start behind those of the verbs.
-            if fault.is_none() && draw(self.seed, 100 + i as u64, *covered) < rule.share {
+            let stream = self.sets * 100 + i as u64;
+            if fault.is_none() && draw(self.seed, stream, *covered) < rule.share {
                 *met += 1;
                 fault = Some(rule.fault);
             }
@@ -248,6 +253,17 @@ mod tests {
         assert_ne!(run(1), run(2));
         let met = run(3).iter().filter(|decision| decision.fault.is_some()).count();
         assert!((200..400).contains(&met), "{met}");
+    }
+
+    #[test]
+    fn the_same_rules_meet_other_requests_when_they_come_again() {
+        let mut decider = Decider::new(3, None);
+        let mut storm = || {
+            decider.set_rules(vec![Rule::new(FAULT).on(Verb::Put, "/wal/").share(0.5)]);
+            let met = (0..64).map(|_| decider.decide(Verb::Put, "/b/wal/1").fault.is_some());
+            met.collect::<Vec<bool>>()
+        };
+        assert_ne!(storm(), storm());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use kafka_protocol::messages::{CreatePartitionsRequest, CreateTopicsRequest, Del
 use rand::RngExt;
 
 use crate::consumer::Consumer;
-use crate::link::Link;
+use crate::link::{Link, is_done};
 use crate::producer::{init, now, send};
 use crate::run::UNAVAILABLE;
 
@@ -94,11 +94,13 @@ fn write(
     let values = (at as u64..).take(new.len()).collect();
     let pending = BTreeMap::from([(partition, (values, batch))]);
     // Acknowledged at the offsets that are theirs: those are the values here.
-    let mut lines = String::new();
-    send(link, TOPIC, producer, pending, &mut lines)?;
-    for (offset, line) in (at..).zip(lines.lines()) {
-        if line != format!("ack {offset} {partition} {offset}") {
-            bail!("{line}, and not at {offset}");
+    let mut found = Vec::new();
+    send(link, TOPIC, producer, pending, &mut |value, place| {
+        found.push((value, place))
+    })?;
+    for (value, place) in found {
+        if (place.partition, place.offset) != (partition, value as i64) {
+            bail!("{value} of {partition} is acknowledged at {place:?}");
         }
     }
     log.values.extend_from_slice(new);
@@ -118,8 +120,10 @@ fn ask(
         match attempt(link).map(|code| (code, ResponseError::try_from_code(code))) {
             Ok((0, _)) => return Ok(()),
             Ok((_, error)) if error.is_some() && error == done => return Ok(()),
-            Ok((code, Some(error))) if error.is_retriable() => failures.push(format!("error {code}")),
-            Ok((code, _)) => bail!("{what}: error {code}; before: {failures:?}"),
+            Ok((code, _)) => {
+                is_done(what, code).with_context(|| format!("before: {failures:?}"))?;
+                failures.push(format!("error {code}"));
+            }
             Err(error) => failures.push(format!("{error:#}")),
         }
         link.leave();

@@ -4,33 +4,39 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use e2e::wire::{list_offsets, topic_name};
-use kafka_protocol::error::ResponseError;
+use e2e::history::{FetchedBounds, Place};
+use e2e::wire::topic_name;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::{BrokerId, FetchRequest, FetchResponse};
 use kafka_protocol::records::RecordBatchDecoder;
 use rand::RngExt;
 
-use crate::link::Link;
+use crate::auditor::{EARLIEST, LATEST, Notes, ends, offsets};
+use crate::link::{Link, is_done};
 use crate::run::{PARTITIONS, TOPIC, UNAVAILABLE};
 
 /// Last version that names topics.
 const VERSION: i16 = 12;
-const EARLIEST: i64 = -2;
-const LATEST: i64 = -1;
 
 /// Where it stands, and what it got.
-pub struct Consumer {
+pub struct Consumer<'a> {
     link: Link,
+    notes: &'a Notes,
+    /// What was said over the present connection, and which that is.
+    fetches: Vec<FetchedBounds>,
+    connection: u64,
     positions: [i64; PARTITIONS as usize],
     lines: String,
     count: u64,
 }
 
-impl Consumer {
-    pub fn new(link: Link) -> Consumer {
+impl<'a> Consumer<'a> {
+    pub fn new(link: Link, notes: &'a Notes) -> Consumer<'a> {
         Consumer {
             link,
+            notes,
+            fetches: Vec::new(),
+            connection: 0,
             positions: [0; PARTITIONS as usize],
             lines: String::new(),
             count: 0,
@@ -58,6 +64,7 @@ impl Consumer {
                 self.link.leave();
             }
         }
+        self.keep_fetches();
         Ok(self.lines)
     }
 
@@ -65,13 +72,13 @@ impl Consumer {
     pub fn read_to_end(mut self) -> anyhow::Result<String> {
         let start = Instant::now();
         let ends = loop {
-            match self.ends() {
-                Ok(ends) => break ends,
-                Err(error) if start.elapsed() > UNAVAILABLE => {
-                    return Err(error.context("unavailable: no offsets"));
-                }
-                Err(_) => self.link.leave(),
+            if let Some(ends) = ends(&mut self.link, self.notes)? {
+                break ends;
             }
+            if start.elapsed() > UNAVAILABLE {
+                bail!("unavailable: no offsets");
+            }
+            self.link.leave();
         };
         while self
             .positions
@@ -87,7 +94,13 @@ impl Consumer {
                 );
             }
         }
+        self.keep_fetches();
         Ok(self.lines)
+    }
+
+    fn keep_fetches(&mut self) {
+        let fetches = std::mem::take(&mut self.fetches);
+        self.notes.history.lock().unwrap().fetches.push(fetches);
     }
 
     /// The values of another topic's partition, once it has these bounds.
@@ -101,9 +114,13 @@ impl Consumer {
         let begin = Instant::now();
         let mut seen = Vec::new();
         while begin.elapsed() < UNAVAILABLE {
-            let bounds = [EARLIEST, LATEST].map(|time| offset(link, topic, partition, time).ok());
+            let mut bounds = [None, None];
+            for (bound, time) in bounds.iter_mut().zip([EARLIEST, LATEST]) {
+                let listed = offsets(link, topic, partition..partition + 1, time)?;
+                *bound = listed.and_then(|listed| listed.first().copied());
+            }
             if bounds == [Some(start), Some(end)]
-                && let Ok(values) = values(link, topic, partition, start, end)
+                && let Some(values) = values(link, topic, partition, start, end)?
             {
                 return Ok(values);
             }
@@ -112,18 +129,6 @@ impl Consumer {
         }
         let last = seen.split_off(seen.len().saturating_sub(5));
         bail!("unavailable: {start} to {end} not within {UNAVAILABLE:?}, last seen: {last:?}")
-    }
-
-    fn ends(&mut self) -> anyhow::Result<Vec<i64>> {
-        let answer = self.link.call(&list_offsets(TOPIC, 0..PARTITIONS, LATEST), 7)?;
-        let mut ends = vec![0; PARTITIONS as usize];
-        for found in answer.topics.iter().flat_map(|topic| &topic.partitions) {
-            if found.error_code != 0 {
-                bail!("partition {}: error {}", found.partition_index, found.error_code);
-            }
-            ends[found.partition_index as usize] = found.offset;
-        }
-        Ok(ends)
     }
 
     fn poll(&mut self, wait: Duration) -> anyhow::Result<()> {
@@ -143,31 +148,30 @@ impl Consumer {
             .with_max_bytes(8 << 20)
             .with_topics(vec![topic]);
         match self.link.call(&request, VERSION) {
-            Ok(answer) => self.take(answer),
+            Ok(answer) => {
+                if self.connection != self.link.connections {
+                    self.keep_fetches();
+                    self.connection = self.link.connections;
+                }
+                self.take(answer)
+            }
             Err(_) => Ok(()),
         }
     }
 
     fn take(&mut self, answer: FetchResponse) -> anyhow::Result<()> {
-        let mut leave = answer.error_code != 0;
+        let mut leave = !is_done("Fetch", answer.error_code)?;
         for found in answer.responses.into_iter().flat_map(|topic| topic.partitions) {
             let partition = found.partition_index;
-            if found.error_code != 0 {
-                // OFFSET_OUT_OF_RANGE above all: it would make clients start anew.
-                if !ResponseError::try_from_code(found.error_code).is_some_and(|e| e.is_retriable()) {
-                    bail!(
-                        "partition {partition}, offset {}: error {}",
-                        self.positions[partition as usize],
-                        found.error_code
-                    );
-                }
+            let position = &mut self.positions[partition as usize];
+            // OFFSET_OUT_OF_RANGE above all: it would make clients start anew.
+            let done = is_done("Fetch", found.error_code);
+            if !done.with_context(|| format!("partition {partition}, offset {position}"))? {
                 leave = true;
                 continue;
             }
-            let Some(mut records) = found.records.filter(|records| !records.is_empty()) else {
-                continue;
-            };
-            let position = &mut self.positions[partition as usize];
+            let from = *position;
+            let mut records = found.records.unwrap_or_default();
             for record in RecordBatchDecoder::decode_all(&mut records)?
                 .into_iter()
                 .flat_map(|set| set.records)
@@ -180,6 +184,12 @@ impl Consumer {
                     bail!("partition {partition}: offset {} after {position}", record.offset);
                 }
                 let value = record.value.context("a record without a value")?;
+                let place = Place {
+                    partition,
+                    offset: record.offset,
+                };
+                let mut history = self.notes.history.lock().unwrap();
+                history.note_time(place, record.timestamp, false);
                 writeln!(
                     self.lines,
                     "got {} {partition} {}",
@@ -189,6 +199,12 @@ impl Consumer {
                 *position += 1;
                 self.count += 1;
             }
+            self.fetches.push(FetchedBounds {
+                partition,
+                log_start: found.log_start_offset,
+                high_watermark: found.high_watermark,
+                records: (from < *position).then_some((from, *position - 1)),
+            });
         }
         if leave {
             self.link.leave();
@@ -197,18 +213,14 @@ impl Consumer {
     }
 }
 
-fn offset(link: &mut Link, topic: &str, partition: i32, timestamp: i64) -> anyhow::Result<i64> {
-    let answer = link.call(&list_offsets(topic, [partition], timestamp), 7)?;
-    let topic = answer.topics.first().context("no topic")?;
-    let found = topic.partitions.first().context("no partition")?;
-    if found.error_code != 0 {
-        bail!("error {}", found.error_code);
-    }
-    Ok(found.offset)
-}
-
-/// What is at the offsets `start .. end`.
-fn values(link: &mut Link, topic: &str, partition: i32, start: i64, end: i64) -> anyhow::Result<Vec<String>> {
+/// What is at the offsets `start .. end`. `None`: to be asked again.
+fn values(
+    link: &mut Link,
+    topic: &str,
+    partition: i32,
+    start: i64,
+    end: i64,
+) -> anyhow::Result<Option<Vec<String>>> {
     let mut read = Vec::new();
     let mut next = start;
     while next < end {
@@ -225,15 +237,18 @@ fn values(link: &mut Link, topic: &str, partition: i32, start: i64, end: i64) ->
             .with_min_bytes(1)
             .with_max_bytes(1 << 20)
             .with_topics(vec![wanted]);
-        let mut answer = link.call(&request, VERSION)?;
+        let Ok(mut answer) = link.call(&request, VERSION) else {
+            return Ok(None);
+        };
         let mut topic = answer.responses.pop().context("no topic")?;
         let found = topic.partitions.pop().context("no partition")?;
-        if found.error_code != 0 {
-            bail!("error {}", found.error_code);
+        let done = is_done("Fetch", found.error_code);
+        if !done.with_context(|| format!("partition {partition}, offset {next}"))? {
+            return Ok(None);
         }
         let mut records = found.records.unwrap_or_default();
         if records.is_empty() {
-            bail!("nothing at {next}");
+            return Ok(None);
         }
         let sets = RecordBatchDecoder::decode_all(&mut records)?;
         for record in sets.into_iter().flat_map(|set| set.records) {
@@ -244,5 +259,5 @@ fn values(link: &mut Link, topic: &str, partition: i32, start: i64, end: i64) ->
             }
         }
     }
-    Ok(read)
+    Ok(Some(read))
 }

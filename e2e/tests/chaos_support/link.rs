@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
 use e2e::wire::Wire;
+use kafka_protocol::error::ResponseError;
 use kafka_protocol::protocol::Request;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -11,9 +13,31 @@ use rand::{RngExt, SeedableRng};
 const PATIENCE: Duration = Duration::from_secs(6);
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What every client of Kafka takes for "ask again", whatever the API.
+const RETRIED: [ResponseError; 8] = [
+    ResponseError::UnknownTopicOrPartition,
+    ResponseError::NotLeaderOrFollower,
+    ResponseError::RequestTimedOut,
+    ResponseError::CoordinatorLoadInProgress,
+    ResponseError::CoordinatorNotAvailable,
+    ResponseError::NotCoordinator,
+    ResponseError::NotController,
+    ResponseError::KafkaStorageError,
+];
+
+/// False: to be asked again. Fails with a code at which a client would give up.
+pub fn is_done(what: &str, code: i16) -> anyhow::Result<bool> {
+    if code != 0 && RETRIED.iter().all(|error| error.code() != code) {
+        bail!("{what} is answered with error {code}");
+    }
+    Ok(code == 0)
+}
+
 pub struct Link {
     brokers: Vec<String>,
     wire: Option<Wire>,
+    /// How many connections there were.
+    pub connections: u64,
     pub random: StdRng,
 }
 
@@ -22,6 +46,7 @@ impl Link {
         Link {
             brokers: brokers.to_vec(),
             wire: None,
+            connections: 0,
             random: StdRng::seed_from_u64(seed),
         }
     }
@@ -32,6 +57,7 @@ impl Link {
             Some(wire) => wire.call(request, version),
             None => {
                 let broker = &self.brokers[self.random.random_range(0..self.brokers.len())];
+                self.connections += 1;
                 let mut wire = Wire::connect_within(broker, PATIENCE)?;
                 let answer = wire.call(request, version);
                 self.wire = Some(wire);

@@ -1,19 +1,19 @@
 //! An idempotent producer that repeats a request, at any broker, until it knows what became of it.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use e2e::history::Place;
 use e2e::wire::{Producer, batch_of, topic_name};
-use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{InitProducerIdRequest, ProduceRequest};
 use rand::RngExt;
 
-use crate::link::Link;
+use crate::auditor::Notes;
+use crate::link::{Link, is_done};
 use crate::run::{PARTITIONS, TOPIC, UNAVAILABLE};
 
 /// What it lets the broker take, ms.
@@ -23,7 +23,13 @@ const PACE: Duration = Duration::from_millis(120);
 const VERSION: i16 = 12;
 
 /// Sends values `first .. first + count`, slowly until told to `hurry`. Gives lines for the checker.
-pub fn produce(mut link: Link, first: u64, count: u64, hurry: &AtomicBool) -> anyhow::Result<String> {
+pub fn produce(
+    mut link: Link,
+    first: u64,
+    count: u64,
+    hurry: &AtomicBool,
+    notes: &Notes,
+) -> anyhow::Result<String> {
     let producer = init(&mut link)?;
     let mut sequences = [0i32; PARTITIONS as usize];
     let mut lines = String::new();
@@ -42,11 +48,21 @@ pub fn produce(mut link: Link, first: u64, count: u64, hurry: &AtomicBool) -> an
             let texts: Vec<String> = values.iter().map(u64::to_string).collect();
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             let sequence = &mut sequences[partition as usize];
-            let batch = batch_of(producer, *sequence, &texts, now())?;
+            let created = now();
+            notes
+                .history
+                .lock()
+                .unwrap()
+                .created
+                .extend(values.iter().copied().zip(created..));
+            let batch = batch_of(producer, *sequence, &texts, created)?;
             *sequence += values.len() as i32;
             pending.insert(partition, (values, batch));
         }
-        send(&mut link, TOPIC, producer, pending, &mut lines)?;
+        send(&mut link, TOPIC, producer, pending, &mut |value, place| {
+            notes.history.lock().unwrap().ack(value, place);
+            lines.push_str(&format!("ack {value} {} {}\n", place.partition, place.offset));
+        })?;
         if !hurry.load(Ordering::Relaxed) {
             std::thread::sleep(PACE);
         }
@@ -74,13 +90,13 @@ pub fn init(link: &mut Link) -> anyhow::Result<Producer> {
     bail!("unavailable: no producer id within {UNAVAILABLE:?}");
 }
 
-/// Sends batches until each is acknowledged; gives a line for each of their values.
+/// Sends batches until each is acknowledged; tells where each of their values is.
 pub fn send(
     link: &mut Link,
     topic: &str,
     producer: Producer,
     mut pending: BTreeMap<i32, (Vec<u64>, Bytes)>,
-    lines: &mut String,
+    acked: &mut dyn FnMut(u64, Place),
 ) -> anyhow::Result<()> {
     let start = Instant::now();
     let mut failures: Vec<String> = Vec::new();
@@ -128,19 +144,18 @@ pub fn send(
                         result.index
                     );
                 }
-                for (value, offset) in values.iter().zip(result.base_offset..) {
-                    writeln!(lines, "ack {value} {} {offset}", result.index)?;
+                for (value, offset) in values.into_iter().zip(result.base_offset..) {
+                    let partition = result.index;
+                    acked(value, Place { partition, offset });
                 }
                 continue;
             }
-            let retriable = ResponseError::try_from_code(result.error_code).is_some_and(|e| e.is_retriable());
             let text = format!(
                 "partition {}: error {} ({:?})",
                 result.index, result.error_code, result.error_message
             );
-            if !retriable {
-                bail!("producer {}: {text}; before: {failures:?}", producer.id);
-            }
+            is_done("Produce", result.error_code)
+                .with_context(|| format!("producer {}: {text}; before: {failures:?}", producer.id))?;
             failures.push(text);
         }
         if !pending.is_empty() {

@@ -17,6 +17,7 @@ use e2e::s3_proxy::{Profile, Proxy};
 use e2e::wire::Wire;
 
 use crate::administrator::administer;
+use crate::auditor::{Notes, audit, commit};
 use crate::consumer::Consumer;
 use crate::link::Link;
 use crate::nemesis::Nemesis;
@@ -87,11 +88,10 @@ pub fn run(world: World, seed: u64) -> anyhow::Result<()> {
         ..Plan::default()
     })?;
     let mut nemesis = Nemesis::new(seed, &mut cluster, &proxy, network.as_deref(), database.as_mut());
-    let mut history = History {
-        idempotent: true,
-        ..History::default()
-    };
-    let result = live(world, seed, &mut nemesis, &mut history).and_then(|()| judge(&history));
+    let notes = Notes::new();
+    let result = live(world, seed, &mut nemesis, &notes);
+    let history = notes.history.into_inner().unwrap();
+    let result = result.and_then(|()| judge(&history));
     let journal = std::mem::take(&mut nemesis.journal);
     let panics = cluster
         .nodes()
@@ -123,7 +123,7 @@ pub fn run(world: World, seed: u64) -> anyhow::Result<()> {
 }
 
 /// The clients' life: all of them work while the nemesis does.
-fn live(world: World, seed: u64, nemesis: &mut Nemesis<'_>, history: &mut History) -> anyhow::Result<()> {
+fn live(world: World, seed: u64, nemesis: &mut Nemesis<'_>, notes: &Notes) -> anyhow::Result<()> {
     let bootstrap = nemesis.cluster.bootstrap();
     let brokers: Vec<String> = bootstrap.split(',').map(str::to_owned).collect();
     Wire::connect(&brokers[0])?.create_topic(TOPIC, PARTITIONS)?;
@@ -137,30 +137,40 @@ fn live(world: World, seed: u64, nemesis: &mut Nemesis<'_>, history: &mut Histor
         let producers: Vec<_> = (0..PRODUCERS)
             .map(|i| {
                 let link = link(i);
-                scope.spawn(move || produce(link, i * VALUES, VALUES, hurry))
+                scope.spawn(move || produce(link, i * VALUES, VALUES, hurry, notes))
             })
             .collect();
         let consumers: Vec<_> = (0..CONSUMERS)
             .map(|i| {
-                let consumer = Consumer::new(link(PRODUCERS + i));
+                let consumer = Consumer::new(link(PRODUCERS + i), notes);
                 scope.spawn(move || consumer.read(total, || done.load(Ordering::Relaxed)))
             })
             .collect();
         let administrator = Link::new(&brokers, seed * 100 + 98);
         let administrator = scope.spawn(move || administer(administrator, hurry));
+        let auditor = Link::new(&brokers, seed * 100 + 97);
+        let auditor = scope.spawn(move || audit(auditor, notes, done));
+        let committer = Link::new(&brokers, seed * 100 + 96);
+        let committer = scope.spawn(move || commit(committer, notes, done));
         let nemesis = nemesis.run(world, steps);
         hurry.store(true, Ordering::Relaxed);
         let produced: Vec<_> = producers.into_iter().map(|thread| thread.join()).collect();
         done.store(true, Ordering::Relaxed);
         let consumed: Vec<_> = consumers.into_iter().map(|thread| thread.join()).collect();
         let administered = administrator.join();
+        let asked = [auditor.join(), committer.join()];
         nemesis?;
+        for asked in asked {
+            asked.expect("an auditor's thread")?;
+        }
         let lives = administered.expect("the administrator's thread")?;
         println!("{world:?}, seed {seed}: {lives} topics came and went");
         for (i, lines) in (0..).zip(produced) {
+            let mut history = notes.history.lock().unwrap();
             history.add_producer(&lines.expect("a producer's thread")?, i * VALUES, VALUES);
         }
         for lines in consumed {
+            let mut history = notes.history.lock().unwrap();
             history.add_consumer(&lines.expect("a consumer's thread")?);
         }
         Ok(())
@@ -171,11 +181,12 @@ fn live(world: World, seed: u64, nemesis: &mut Nemesis<'_>, history: &mut Histor
         .filter_map(|line| line.strip_prefix("got ")?.split(' ').next())
         .collect();
     let got = got.len() as u64;
-    let last = Consumer::new(Link::new(&brokers, seed * 100 + 99));
-    history.add_consumer(&last.read_to_end()?);
+    let last = Consumer::new(Link::new(&brokers, seed * 100 + 99), notes).read_to_end()?;
+    let mut history = notes.history.lock().unwrap();
+    history.add_consumer(&last);
     // It gives up after a while without records: that is no loss.
     if got < total {
-        judge(history)?;
+        judge(&history)?;
         bail!("unavailable: the group got nothing more for {GROUP_IDLE} s after {got} of {total} records");
     }
     history.add_consumer(&group);
@@ -183,15 +194,7 @@ fn live(world: World, seed: u64, nemesis: &mut Nemesis<'_>, history: &mut Histor
 }
 
 fn judge(history: &History) -> anyhow::Result<()> {
-    let mut found = history.check(20);
-    // Each reader by itself: what the group skipped is lost, although others got it.
-    for read in &history.reads {
-        let alone = History {
-            reads: vec![read.clone()],
-            ..history.clone()
-        };
-        found.extend(alone.check(20));
-    }
+    let found = history.check(20);
     if history.acked.len() as u64 != PRODUCERS * VALUES {
         bail!("{} of {} acknowledged", history.acked.len(), PRODUCERS * VALUES);
     }

@@ -72,7 +72,18 @@ fn produce_request(topic: &str, batches: Vec<(i32, Bytes)>) -> ProduceRequest {
 
 /// Writes one batch; gives its offset.
 pub fn produce(wire: &mut Wire, topic: &str, partition: i32, values: &[&str]) -> anyhow::Result<i64> {
-    let request = produce_request(topic, vec![(partition, batch(values, now())?)]);
+    produce_batch(wire, topic, partition, batch(values, now())?, 30_000)
+}
+
+/// Writes one batch, which may take so long, in milliseconds; gives its offset.
+pub fn produce_batch(
+    wire: &mut Wire,
+    topic: &str,
+    partition: i32,
+    batch: Bytes,
+    timeout_ms: i32,
+) -> anyhow::Result<i64> {
+    let request = produce_request(topic, vec![(partition, batch)]).with_timeout_ms(timeout_ms);
     let answer = wire.call(&request, 9)?;
     let result = &answer.responses[0].partition_responses[0];
     if result.error_code != 0 {
@@ -245,7 +256,7 @@ pub fn for_each_file(dir: &Path, visit: &mut impl FnMut(&Path)) {
     }
 }
 
-fn now() -> i64 {
+pub fn now() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as i64)
 }

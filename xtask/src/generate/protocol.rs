@@ -27,8 +27,18 @@ id that is null, tagged fields) and the body. Answers carry response header vers
 correlation id pairs them. The api keys are above those of Apache Kafka and served nowhere else: a client listener closes
 a connection that uses one.
 
-**Versions.** Every request has version 0. Each struct ends with tagged fields, so that fields can be added without a new
-version: who does not know a tag skips it.
+**Versions.** Every request has version 0. Each struct, and each header, ends with tagged fields, so that fields can be added without a new
+version: who does not know a tag skips it. Another version, and a key that the node does not serve, is answered with
+UNSUPPORTED_VERSION (35), a body that cannot be read with INVALID_REQUEST (42). Such an answer is an ErrorResponse, whatever the
+request: who cannot read an answer as its own looks whether it is one. The connection goes on; only a header that cannot be read ends it.
+The first release closes the connection in all these cases, and does not read tagged fields in headers: until none of its nodes can be a
+peer, nobody sends what it does not know, but for one DisklessCancel at the beginning of a connection on which nothing else goes on.
+
+**Connections.** A node has one connection to each other for what is answered as soon as it is done, and a second one for what waits for others:
+forwarded JoinGroup and SyncGroup requests, of which a node holds up to 32768 for each connection and refuses more with
+COORDINATOR_NOT_AVAILABLE (15). Of all others 4096 are worked on at a time; past that, the connection is not read.
+A connection ends when the peer's machine confirms nothing for ten seconds, or, at the first, when calls have got no answer for two seconds and nothing
+else has arrived; what becomes of calls on their way is then unknown, and they are made again.
 
 **Authentication.** A connection begins with Kafka's SaslHandshake (key 17, version 1) and SaslAuthenticate (key 36, version
 1), mechanism SCRAM-SHA-256 with the secret of the cluster (`internal.secret_file`), in which both sides prove that they
@@ -37,7 +47,8 @@ CLUSTER_AUTHORIZATION_FAILED (31), a wrong proof with SASL_AUTHENTICATION_FAILED
 
 **Leaders.** A request for a shard that the asked node does not lead gets NOT_COORDINATOR (16), one for the controller
 NOT_CONTROLLER (41); while a log is being opened COORDINATOR_LOAD_IN_PROGRESS (14); when log or view have failed
-COORDINATOR_NOT_AVAILABLE (15), and then the outcome may be unknown. All are to be repeated; every request may be.
+COORDINATOR_NOT_AVAILABLE (15). DisklessFindBatches is answered by followers, too. After all but the third the outcome may be unknown: who
+loses the lead while it writes does not know whether the log has it. All are to be repeated; every request may be.
 
 **Types.** As in Kafka: integers are big-endian, strings, bytes and arrays compact (length plus one as UNSIGNED_VARINT). `?`
 marks what may be null: an INT8 of -1 stands for null, of 1 before a value. UINT32 and UINT64 are unsigned.

@@ -36,6 +36,7 @@ mod pace;
 mod probe;
 mod retry;
 mod s3;
+pub mod tracked;
 mod url;
 
 use std::fmt::Debug;

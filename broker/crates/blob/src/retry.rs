@@ -14,7 +14,7 @@ const ATTEMPTS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Repeats failed requests a few times with growing, jittered pauses, and sends fewer of a kind while the store
-/// throttles them ([`Pace`]).
+/// throttles them ([`Pace`]). Who must not be slowed down by others has one of its own.
 ///
 /// The one request that is not repeated is a create whose outcome is unknown: the second try could meet the
 /// object of the first and call it somebody else's. Its caller must look.

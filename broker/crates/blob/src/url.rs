@@ -14,6 +14,8 @@ use crate::{BlobError, LocalStore, MemoryStore, Metered, Metrics, Retrying, Shar
 pub struct Opened {
     /// The store, with retries.
     pub store: SharedStore,
+    /// The same without: for those who must not wait for each other, and wrap it in a [`Retrying`] each.
+    pub bare: SharedStore,
     /// Counts of the requests it made.
     pub metrics: Arc<Metrics>,
 }
@@ -44,9 +46,10 @@ pub async fn open(url: &str, credentials_dir: Option<&Path>, env: Env) -> Result
         }
     };
     let metrics = Arc::new(Metrics::default());
-    let metered = Arc::new(Metered::new(raw, env.clone(), metrics.clone()));
+    let bare: SharedStore = Arc::new(Metered::new(raw, env.clone(), metrics.clone()));
     Ok(Opened {
-        store: Arc::new(Retrying::new(metered, env)),
+        store: Arc::new(Retrying::new(bare.clone(), env)),
+        bare,
         metrics,
     })
 }

@@ -1,5 +1,7 @@
 use std::sync::Arc;
+use std::time::Duration;
 
+use blob::tracked::Tracked;
 use blob::{MemoryStore, Metered, Metrics, Operation};
 use env::Env;
 
@@ -101,7 +103,7 @@ async fn a_reader_that_gives_up_holds_nobody_up() {
         .put("wal/x", vec![Bytes::from_static(b"ab")])
         .await
         .unwrap();
-    let permits = f.cache.hot.acquire_many(HOT_READS as u32).await.unwrap();
+    let permits = f.cache.hot.enter(u64::MAX).await;
     let mut first = Box::pin(f.cache.load(id, "wal/x", 2));
     let mut second = Box::pin(f.cache.load(id, "wal/x", 2));
     assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
@@ -118,10 +120,77 @@ async fn cold_reads_take_their_range_and_leave_the_cache_alone() {
         .put("wal/x", vec![Bytes::from_static(b"0123456789")])
         .await
         .unwrap();
-    assert_eq!(&f.cache.read("wal/x", 2..5).await.unwrap()[..], b"234");
+    assert_eq!(&f.cache.read("wal/x", 2..5).await.unwrap().bytes[..], b"234");
     assert!(matches!(
         f.cache.read("wal/x", 8..12).await,
         Err(BlobError::Corrupt(_))
     ));
     assert_eq!(f.cache.stats().bytes, 0);
+}
+
+/// The most bytes under way at the same time, when all of `sizes` are read at once.
+async fn most_at_once(capacity: u64, sizes: &[usize], cold: bool) -> u64 {
+    let env = Env::simulated(1);
+    let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
+    for (id, size) in sizes.iter().enumerate() {
+        let body = vec![Bytes::from(vec![0; *size])];
+        store.put(&format!("wal/{id}"), body).await.unwrap();
+    }
+    let tracked = Tracked::new(store, env, Duration::from_secs(1));
+    let held = tracked.held();
+    let cache = ObjectCache::new(Arc::new(tracked), capacity);
+    let read = |(id, size): (usize, &usize)| {
+        let (cache, size) = (&cache, *size as u64);
+        async move {
+            let key = format!("wal/{id}");
+            match cold {
+                true => drop(cache.read(&key, 0..size).await.unwrap()),
+                false => drop(cache.load(Uuid::from_u128(id as u128), &key, size).await.unwrap()),
+            }
+        }
+    };
+    futures::future::join_all(sizes.iter().enumerate().map(read)).await;
+    held.most()
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_under_way_are_bounded_in_bytes_and_in_number() {
+    for cold in [false, true] {
+        // In a cache that keeps nothing.
+        assert_eq!(most_at_once(0, &[1 << 20; 20], cold).await, 4 << 20);
+        let most = if cold { COLD_READS } else { HOT_READS };
+        assert_eq!(most_at_once(0, &[1; 200], cold).await, u64::from(most));
+        // What is larger than all the room is read alone.
+        assert_eq!(most_at_once(0, &[5 << 20; 3], cold).await, 5 << 20);
+    }
+    assert_eq!(most_at_once(64 << 20, &[1 << 20; 20], true).await, 8 << 20);
+}
+
+#[tokio::test]
+async fn a_range_counts_as_long_as_it_is_kept() {
+    let f = fixture(1 << 20);
+    let body = vec![Bytes::from(vec![0; 3 << 20])];
+    f.store.put("wal/x", body).await.unwrap();
+    let first = f.cache.read("wal/x", 0..3 << 20).await.unwrap();
+    let mut second = Box::pin(f.cache.read("wal/x", 0..3 << 20));
+    assert!(futures::poll!(&mut second).is_pending());
+    drop(first);
+    assert!(second.await.is_ok());
+}
+
+#[tokio::test]
+async fn ranges_come_from_the_store_that_is_for_them() {
+    let f = fixture(1 << 20);
+    let cold: SharedStore = Arc::new(MemoryStore::new(Env::simulated(1)));
+    f.store
+        .put("wal/hot", vec![Bytes::from_static(b"hot")])
+        .await
+        .unwrap();
+    cold.put("wal/cold", vec![Bytes::from_static(b"cold")])
+        .await
+        .unwrap();
+    let cache = f.cache.with_cold_store(cold);
+    assert!(cache.load(Uuid::from_u128(1), "wal/hot", 3).await.is_ok());
+    assert!(cache.load(Uuid::from_u128(2), "wal/cold", 4).await.is_err());
+    assert_eq!(&cache.read("wal/cold", 0..4).await.unwrap().bytes[..], b"cold");
 }

@@ -4,7 +4,7 @@
 //! (a new leader fences the old one), so a wrong guess here costs a move, never a record.
 //!
 //! Every shard has a *follower* on another coordinator, which keeps its view warm. Shards move to their followers: when
-//! the leader is gone, when it wants to leave, and to even things out (then the node that is to have the shard first
+//! the leader is gone, when it wants to leave, and to even nodes and zones out (then the node that is to have the shard first
 //! becomes its follower).
 //!
 //! A new controller knows nobody. For a *grace* it only listens: nodes register again and coordinators say what they
@@ -470,7 +470,8 @@ impl Controller {
             };
             self.leaving.insert(*shard, leaving);
         }
-        self.followers = placement::place_followers(&placed, &self.followers, candidates);
+        let warm = |shard, node| self.is_warm(shard, node);
+        self.followers = placement::place_followers(&placed, &self.followers, candidates, warm);
         self.placement = placed;
     }
 

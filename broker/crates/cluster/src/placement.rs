@@ -27,6 +27,10 @@ impl Candidates<'_> {
             .filter(move |node| self.admit(shard, *node))
     }
 
+    fn zone(&self, node: NodeId) -> Option<&str> {
+        self.nodes.get(&node).map(String::as_str)
+    }
+
     /// Number of shards in `placed` on the nodes of a zone.
     fn in_zone(&self, placed: &BTreeMap<ShardId, NodeId>, zone: Option<&String>) -> usize {
         let same = |node: &&NodeId| zone.is_some() && self.nodes.get(node) == zone;
@@ -39,9 +43,9 @@ fn load(placed: &BTreeMap<ShardId, NodeId>, node: NodeId) -> usize {
 }
 
 /// Places shards `0..shards`: every shard on one node, the numbers of any two nodes differing by one at most (as far as
-/// nodes are not barred). Shards stay where they are as far as that allows. One that is nowhere goes to its follower,
-/// which has it in memory; otherwise to the node with the fewest shards, among equal ones to that whose zone has the
-/// fewest. Without nodes nothing is placed.
+/// nodes are not barred), and those of any two zones as far as that allows. Otherwise shards stay where they are. One that is nowhere
+/// goes to its follower, which has it in memory; without one to the node with the fewest shards, among equal ones to that whose zone has
+/// the fewest. Without nodes nothing is placed.
 pub fn place(
     shards: u32,
     current: &BTreeMap<ShardId, NodeId>,
@@ -69,7 +73,10 @@ pub fn place(
             placed.insert(shard, node);
         }
     }
-    while let Some((shard, to)) = next_move(&placed, followers, candidates) {
+    // Each move makes nodes more even, or zones and nodes no less: there is an end, and at the end nothing moves.
+    while let Some((shard, to)) =
+        next_move(&placed, followers, candidates).or_else(|| next_zone_move(&placed, followers, candidates))
+    {
         placed.insert(shard, to);
     }
     placed
@@ -103,13 +110,40 @@ fn next_move(
         .map(|shard| (shard, least.2))
 }
 
-/// A follower for every shard of `leaders`, on another node, as far as there are two. Followers stay where they are; a
-/// new one is in another zone than the leader if possible, where the fewest other shards of that leader are followed (if
-/// it dies, its shards spread), and where the fewest shards are led and followed.
+/// A move that evens zones out: to a node with fewer shards, in a zone with at least two fewer. The zone with the fewest comes first, then
+/// a shard that is followed there already.
+fn next_zone_move(
+    placed: &BTreeMap<ShardId, NodeId>,
+    followers: &BTreeMap<ShardId, NodeId>,
+    candidates: Candidates<'_>,
+) -> Option<(ShardId, NodeId)> {
+    let mut zones: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    let mut loads: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for node in placed.values() {
+        *zones.entry(candidates.zone(*node)).or_default() += 1;
+        *loads.entry(*node).or_default() += 1;
+    }
+    let in_zone = |node: NodeId| zones.get(&candidates.zone(node)).copied().unwrap_or(0);
+    let on_node = |node: NodeId| loads.get(&node).copied().unwrap_or(0);
+    let better = placed.iter().flat_map(|(shard, from)| {
+        let to = candidates.of(*shard).filter(|to| on_node(*from) > on_node(*to));
+        to.filter_map(|to| {
+            let gain = in_zone(*from).saturating_sub(in_zone(to));
+            (gain >= 2).then_some((gain, followers.get(shard) == Some(&to), *shard, to))
+        })
+    });
+    better.max().map(|(_, _, shard, to)| (shard, to))
+}
+
+/// A follower for every shard of `leaders`, on another node, as far as there are two. A new one is in another zone than the leader if
+/// possible, where the fewest other shards of that leader are followed (if it dies, its shards spread), and where the fewest shards are
+/// led and followed. Followers stay where they are; only one that is in its leader's zone moves to another, and that one at a time, when
+/// all are `warm`: a shard whose follower moves has none for a while.
 pub fn place_followers(
     leaders: &BTreeMap<ShardId, NodeId>,
     current: &BTreeMap<ShardId, NodeId>,
     candidates: Candidates<'_>,
+    warm: impl Fn(ShardId, NodeId) -> bool,
 ) -> BTreeMap<ShardId, NodeId> {
     let fits = |shard: &ShardId, node: &NodeId| {
         leaders.get(shard).is_some_and(|leader| leader != node) && candidates.admit(*shard, *node)
@@ -119,26 +153,35 @@ pub fn place_followers(
         .filter(|(shard, node)| fits(shard, node))
         .map(|(shard, node)| (*shard, *node))
         .collect();
-    for (shard, leader) in leaders {
-        if placed.contains_key(shard) {
-            continue;
-        }
-        let zone = candidates.nodes.get(leader);
+    let best = |placed: &BTreeMap<ShardId, NodeId>, shard: ShardId, leader: NodeId| {
         let rank = |node: &NodeId| {
-            let same_zone = candidates.nodes.get(node) == zone;
+            let same_zone = candidates.zone(*node) == candidates.zone(leader);
             let siblings = placed
                 .iter()
-                .filter(|(other, follower)| *follower == node && leaders.get(other) == Some(leader));
-            let load = load(leaders, *node) + load(&placed, *node);
+                .filter(|(other, follower)| *follower == node && leaders.get(other) == Some(&leader));
+            let load = load(leaders, *node) + load(placed, *node);
             (same_zone, siblings.count(), load, *node)
         };
-        let node = candidates
-            .of(*shard)
-            .filter(|node| node != leader)
-            .min_by_key(rank);
-        if let Some(node) = node {
+        candidates
+            .of(shard)
+            .filter(|node| *node != leader)
+            .min_by_key(rank)
+    };
+    for (shard, leader) in leaders {
+        if !placed.contains_key(shard)
+            && let Some(node) = best(&placed, *shard, *leader)
+        {
             placed.insert(*shard, node);
         }
+    }
+    if placed.iter().all(|(shard, node)| warm(*shard, *node)) {
+        let moved = leaders.iter().find_map(|(shard, leader)| {
+            let zone = candidates.zone(*leader);
+            let near = candidates.zone(*placed.get(shard)?) == zone;
+            let node = best(&placed, *shard, *leader)?;
+            (near && candidates.zone(node) != zone).then_some((*shard, node))
+        });
+        placed.extend(moved);
     }
     placed
 }
@@ -160,6 +203,11 @@ mod tests {
     fn plain(shards: u32, current: &Placed, nodes: &BTreeMap<NodeId, String>) -> Placed {
         let barred = &BTreeSet::new();
         place(shards, current, &Placed::new(), Candidates { nodes, barred })
+    }
+
+    /// Every follower is warm.
+    fn all(_: ShardId, _: NodeId) -> bool {
+        true
     }
 
     fn placed(of: &[(u32, i32)]) -> Placed {
@@ -186,13 +234,32 @@ mod tests {
             barred,
         };
         let leaders = placed(&[(0, 0), (1, 1), (2, 2), (3, 3)]);
-        let followers = place_followers(&leaders, &Placed::new(), candidates);
+        let followers = place_followers(&leaders, &Placed::new(), candidates, all);
         for (shard, follower) in &followers {
             assert_ne!(nodes[follower], nodes[&leaders[shard]]);
         }
         let distinct: BTreeSet<_> = followers.values().collect();
         assert_eq!((followers.len(), distinct.len()), (4, 4));
-        assert_eq!(place_followers(&leaders, &followers, candidates), followers);
+        assert_eq!(place_followers(&leaders, &followers, candidates, all), followers);
+    }
+
+    #[test]
+    fn followers_return_to_another_zone_one_at_a_time() {
+        let nodes = nodes(&[(0, "a"), (1, "a"), (2, "b")]);
+        let barred = &BTreeSet::new();
+        let candidates = Candidates {
+            nodes: &nodes,
+            barred,
+        };
+        let leaders = placed(&[(0, 0), (1, 1), (2, 2)]);
+        let mut followers = placed(&[(0, 1), (1, 0), (2, 0)]);
+        for expected in [[(0, 2), (1, 0), (2, 0)], [(0, 2), (1, 2), (2, 0)]] {
+            let cold = |shard: ShardId, _: NodeId| shard != ShardId(2);
+            assert_eq!(place_followers(&leaders, &followers, candidates, cold), followers);
+            followers = place_followers(&leaders, &followers, candidates, all);
+            assert_eq!(followers, placed(&expected));
+        }
+        assert_eq!(place_followers(&leaders, &followers, candidates, all), followers);
     }
 
     #[test]
@@ -202,13 +269,13 @@ mod tests {
         let leaders = placed(&[(0, 0)]);
         let candidates = Candidates { nodes: &two, barred };
         assert_eq!(
-            place_followers(&leaders, &Placed::new(), candidates),
+            place_followers(&leaders, &Placed::new(), candidates, all),
             placed(&[(0, 1)])
         );
         let one = nodes(&[(0, "a")]);
         let candidates = Candidates { nodes: &one, barred };
         assert_eq!(
-            place_followers(&leaders, &placed(&[(0, 1)]), candidates),
+            place_followers(&leaders, &placed(&[(0, 1)]), candidates, all),
             Placed::new()
         );
     }
@@ -253,7 +320,7 @@ mod tests {
         fn balanced_and_sticky(
             shards in 0..12u32,
             current in prop::collection::btree_map((0..12u32).prop_map(ShardId), (0..6i32).prop_map(NodeId), 0..12),
-            nodes in prop::collection::btree_map((0..6i32).prop_map(NodeId), "[abc]", 0..6),
+            nodes in prop::collection::btree_map((0..6i32).prop_map(NodeId), Just("a".to_owned()), 0..6),
         ) {
             let placed = plain(shards, &current, &nodes);
             if nodes.is_empty() {
@@ -278,6 +345,41 @@ mod tests {
             let needed: usize = before.iter().enumerate()
                 .map(|(i, n)| n.saturating_sub(share + usize::from(i < larger))).sum();
             prop_assert_eq!(moved, needed);
+        }
+
+        #[test]
+        fn zones_even_out_from_anywhere_and_then_nothing_moves(
+            shards in 0..12u32,
+            current in prop::collection::btree_map((0..12u32).prop_map(ShardId), (0..7i32).prop_map(NodeId), 0..12),
+            followers in prop::collection::btree_map((0..12u32).prop_map(ShardId), (0..7i32).prop_map(NodeId), 0..12),
+            nodes in prop::collection::btree_map((0..7i32).prop_map(NodeId), "[abc]", 1..7),
+        ) {
+            let barred = &BTreeSet::new();
+            let candidates = Candidates { nodes: &nodes, barred };
+            let (mut leaders, mut followers) = (current, followers);
+            for step in 0.. {
+                let placed = place(shards, &leaders, &followers, candidates);
+                let followed = place_followers(&placed, &followers, candidates, all);
+                if (&placed, &followed) == (&leaders, &followers) {
+                    break;
+                }
+                (leaders, followers) = (placed, followed);
+                prop_assert!(step < 20, "it goes on moving");
+            }
+            let in_zone = |node: &NodeId| candidates.in_zone(&leaders, nodes.get(node));
+            for (from, to) in nodes.keys().flat_map(|from| nodes.keys().map(move |to| (from, to))) {
+                let (from_has, to_has) = (load(&leaders, *from), load(&leaders, *to));
+                prop_assert!(from_has <= to_has + 1);
+                prop_assert!(from_has <= to_has || in_zone(from) <= in_zone(to) + 1, "{} {}: {:?}", from, to, leaders);
+            }
+            let zones: BTreeSet<_> = nodes.values().collect();
+            for (shard, leader) in &leaders {
+                match followers.get(shard) {
+                    Some(follower) if zones.len() > 1 => prop_assert_ne!(&nodes[follower], &nodes[leader]),
+                    Some(follower) => prop_assert_ne!(follower, leader),
+                    None => prop_assert_eq!(nodes.len(), 1),
+                }
+            }
         }
     }
 }

@@ -17,12 +17,11 @@ use crate::image::Shard;
 use crate::service::ControllerService;
 use crate::state::{Command, Metadata, TopicRecord};
 
-/// Topics that are worked on at the same time.
+/// Topics that are created at the same time, and deleted. A deletion needs all shards that keep groups, a creation its own ones only: it
+/// does not wait for deletions that cannot go on.
 const AT_ONCE: usize = 64;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// How long to wait at a time for the former topic of a name to be gone.
-const OLD_TOPIC: Duration = Duration::from_secs(30);
 
 /// How the controller reaches the leaders of shards. An error says what went wrong; the call is repeated.
 #[async_trait]
@@ -49,7 +48,7 @@ fn unfinished(topic: &TopicRecord) -> bool {
 /// Finishes whatever is unfinished, until the controller is deposed.
 pub(crate) async fn run(service: Arc<ControllerService>) {
     let mut metadata = service.metadata_changes();
-    let mut running = FuturesUnordered::new();
+    let (mut creations, mut deletions) = (FuturesUnordered::new(), FuturesUnordered::new());
     let mut topics = BTreeSet::new();
     if env::mutation("forget-sagas") {
         let begun = metadata.borrow().clone();
@@ -58,8 +57,17 @@ pub(crate) async fn run(service: Arc<ControllerService>) {
     }
     loop {
         let now = metadata.borrow_and_update().clone();
-        for (id, _) in now.topics.iter().filter(|(_, topic)| unfinished(topic)) {
-            if running.len() < AT_ONCE && topics.insert(*id) {
+        let old = now.topics.values().filter(|topic| topic.deleting);
+        let old: BTreeSet<&str> = old.map(|topic| topic.name.as_str()).collect();
+        // Offsets of groups are kept by name: a new topic must not inherit those of one that still has them. It waits here and not in a
+        // place of its own, which the deletion that it waits for could be in need of.
+        let ready = |topic: &TopicRecord| topic.deleting || !old.contains(topic.name.as_str());
+        for (id, topic) in now.topics.iter().filter(|(_, topic)| unfinished(topic)) {
+            let running = match topic.deleting {
+                true => &mut deletions,
+                false => &mut creations,
+            };
+            if running.len() < AT_ONCE && ready(topic) && topics.insert(*id) {
                 running.push(finish(service.clone(), *id));
             }
         }
@@ -67,7 +75,8 @@ pub(crate) async fn run(service: Arc<ControllerService>) {
             biased;
             // The state is gone together with the replica.
             changed = metadata.changed() => if changed.is_err() { return },
-            Some(id) = running.next() => drop(topics.remove(&id)),
+            Some(id) = creations.next() => drop(topics.remove(&id)),
+            Some(id) = deletions.next() => drop(topics.remove(&id)),
         }
     }
 }
@@ -82,18 +91,6 @@ async fn finish(service: Arc<ControllerService>, id: TopicId) -> TopicId {
         };
         let step = match topic.deleting {
             true => delete(&service, &metadata, topic).await,
-            // Offsets of groups are kept by name: a new topic must not inherit those of one that still has them.
-            false if metadata.is_being_deleted(&topic.name) => {
-                let gone = |metadata: &Metadata| {
-                    !metadata.is_being_deleted(&topic.name)
-                        || metadata.topics.get(&id).is_none_or(|topic| topic.deleting)
-                };
-                let waited = service.wait_for(service.env().instant() + OLD_TOPIC, gone);
-                match waited.await {
-                    Ok(_) => continue,
-                    Err(_) => return id,
-                }
-            }
             false => create(&service, topic).await,
         };
         match step {

@@ -48,13 +48,6 @@ impl Metadata {
         self.topics.get(self.names.get(name)?)
     }
 
-    /// Whether a former topic of this name is still being deleted.
-    pub(crate) fn is_being_deleted(&self, name: &str) -> bool {
-        self.topics
-            .values()
-            .any(|topic| topic.deleting && topic.name == name)
-    }
-
     fn apply(&mut self, change: Change) {
         match change {
             Change::Formatted(Formatted {

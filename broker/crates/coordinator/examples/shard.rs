@@ -271,6 +271,38 @@ impl Lab {
         show(&format!("find up to 10 batches, {what}"), &found);
     }
 
+    /// Commits four batches a second to each partition, in files of one batch each, while retention keeps twenty: does it keep up?
+    async fn keep_up(&mut self, shard: &ShardService) {
+        let live = || -> i64 {
+            let view = rusqlite::Connection::open(shard.dir().join("view.db")).unwrap();
+            view.query_row("SELECT count(*) FROM batches", (), |row| row.get(0))
+                .unwrap()
+        };
+        self.retention_bytes.store(20 * 1000, Ordering::Relaxed);
+        let mut took = Histogram::<u64>::new(3).unwrap();
+        let mut counted = Vec::new();
+        let mut next = Instant::now();
+        for n in 1..=80 {
+            let request = self.plain_file(self.partitions);
+            let began = Instant::now();
+            assert_eq!(shard.commit_file(request).await.error_code, 0);
+            took.record(began.elapsed().as_nanos() as u64).unwrap();
+            if n % 20 == 0 {
+                counted.push(live());
+            }
+            next += Duration::from_millis(250);
+            self.env
+                .sleep(next.saturating_duration_since(Instant::now()))
+                .await;
+        }
+        println!(
+            "{} batches/s under retention: {counted:?} live after every 5 s, {} to be kept",
+            self.partitions * 4,
+            self.partitions * 20
+        );
+        show("commits of a batch for each partition", &took);
+    }
+
     /// Moves the shard to a warm follower; the clock runs from the first sign to the first commit there.
     async fn move_to(&mut self, old: &ShardService, planned: bool) -> ShardService {
         let follower = self.follow();
@@ -415,6 +447,17 @@ async fn main() {
     assert_eq!(response.await.error_code, 0);
     lab.paced(&shard, "a topic with all those batches is deleted")
         .await;
+    shard.stop().await;
+
+    let mut lab = Lab {
+        log: MemoryLog::new(&env),
+        ..lab
+    };
+    let options = lab.options();
+    let shard = lab.start(options).await;
+    lab.create(&shard, topic()).await;
+    lab.work(&shard);
+    lab.keep_up(&shard).await;
     shard.stop().await;
     env.shut_down().await;
 }

@@ -42,6 +42,8 @@ pub mod api_key {
     pub const DESCRIBE_CLUSTER: i16 = 7022;
     /// `DisklessForward`: a client's request, passed on to who owns it (like Kafka's Envelope).
     pub const FORWARD: i16 = 7030;
+    /// `DisklessCancel`: nobody waits any longer for the answer to a request.
+    pub const CANCEL: i16 = 7031;
     /// `DisklessReadObject`: parts of a WAL object, from the broker that reads it for its zone.
     pub const READ_OBJECT: i16 = 7040;
 }
@@ -108,6 +110,10 @@ flex_struct! {
     }
 }
 
+/// The most batches of a [`CommitFileRequest`]: what is logged of them fits into an entry of the log
+/// ([`crate::replica::Options::max_entry_bytes`]), in whatever form.
+pub const MAX_FILE_BATCHES: usize = 65_536;
+
 flex_struct! {
     /// One record batch of a file, as its header (and the topic's configuration) says.
     pub struct BatchRequest {
@@ -138,8 +144,9 @@ flex_struct! {
 }
 
 flex_struct! {
-    /// Results in the order of the request's batches. With `error_code` != 0 nothing was decided and `batches` is
-    /// empty; the sender asks again (NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS).
+    /// Results in the order of the request's batches. With `error_code` != 0 `batches` is empty. After NOT_COORDINATOR,
+    /// COORDINATOR_NOT_AVAILABLE and COORDINATOR_LOAD_IN_PROGRESS the sender asks again, by the same `object`: the file may have
+    /// been committed. After RECORD_LIST_TOO_LARGE it was not.
     pub struct CommitFileResponse {
         /// 0: no error.
         pub error_code: i16,
@@ -275,7 +282,7 @@ flex_struct! {
 flex_struct! {
     /// Batches from an offset on, for each partition.
     pub struct FindBatchesRequest {
-        /// The shard that is asked; its leader answers.
+        /// The shard that is asked; its leader answers, or a follower that is up to date.
         pub shard: ShardId,
         /// Where to begin in each partition.
         pub partitions: Vec<FindBatchesPartition>,
@@ -415,6 +422,11 @@ flex_struct! {
         pub next: LogOffset,
         /// One for each partition with news.
         pub partitions: Vec<TailUpdate>,
+        tagged {
+            /// How long after its last record an object is deleted, ms; missing: an earlier release. Whoever reads longer than that
+            /// from a coordinate it was told may find nothing.
+            0 => pub file_grace_ms: Option<u64>,
+        }
     }
 }
 
@@ -435,8 +447,8 @@ flex_struct! {
 }
 
 flex_struct! {
-    /// `from` has no live batch of the file left; the receiver is next in `owners` and now answers for it. A shard
-    /// that never saw the file notes it as dead, so that a late commit of it is refused.
+    /// The owner before has no live batch of the file left; the shard that is asked, the first of `owners`, now answers
+    /// for the file. A shard that never saw it notes it as dead, so that a late commit of it is refused.
     pub struct HandOverFileRequest {
         /// The shard that is asked; its leader answers.
         pub shard: ShardId,
@@ -446,6 +458,16 @@ flex_struct! {
         pub size: u64,
         /// The owners that remain, the receiver first.
         pub owners: Vec<ShardId>,
+    }
+}
+
+flex_struct! {
+    /// The answer to an earlier request of the connection is no longer wanted. Who waits only for others, as a JoinGroup does, is let go; work
+    /// that has begun goes on. The request gets no answer, unless that is on its way already; this one does, always
+    /// without error. Nothing happens if the request is unknown, so that a node can ask whether its peer serves this.
+    pub struct CancelRequest {
+        /// The correlation id of that request.
+        pub correlation_id: i32,
     }
 }
 

@@ -3,10 +3,19 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, tcp};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// A connection whose other side is gone without a word ends after about a minute, however little is said on it.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(30))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(3);
 
 /// A connection.
 #[derive(Debug)]
@@ -18,7 +27,8 @@ pub struct Stream {
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpStream),
-    Sim(DuplexStream),
+    /// The token discards what is on its way from here.
+    Sim(DuplexStream, CancellationToken),
 }
 
 /// The reading side of a [`Stream`].
@@ -38,22 +48,42 @@ pub struct WriteHalf(WriteKind);
 #[derive(Debug)]
 enum WriteKind {
     Tcp(tcp::OwnedWriteHalf),
-    Sim(tokio::io::WriteHalf<DuplexStream>),
+    Sim(tokio::io::WriteHalf<DuplexStream>, CancellationToken),
 }
 
 impl Stream {
     pub(crate) async fn connect(address: &str) -> io::Result<Stream> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        Ok(Stream {
-            kind: Kind::Tcp(stream),
-            peer: address.to_owned(),
-        })
+        Stream::of(TcpStream::connect(address).await?, address.to_owned())
     }
 
-    pub(crate) fn simulated(pipe: DuplexStream, peer: String) -> Stream {
+    fn of(stream: TcpStream, peer: String) -> io::Result<Stream> {
+        stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE)?;
+        let kind = Kind::Tcp(stream);
+        Ok(Stream { kind, peer })
+    }
+
+    /// Has the connection end when the other side's machine does not confirm for `limit` that it has received what was
+    /// sent, or, when nothing is sent, that it is there. Without this the kernel goes on for a quarter of an hour. A peer
+    /// that is there and reads nothing for so long counts as gone, too. Does nothing in a simulation.
+    pub fn limit_silence(&self, limit: Duration) -> io::Result<()> {
+        let Kind::Tcp(stream) = &self.kind else {
+            return Ok(());
+        };
+        let socket = SockRef::from(stream);
+        // The kernel counts whole seconds; the user timeout stands above the number of probes.
+        let keepalive = TcpKeepalive::new()
+            .with_time(limit / 2)
+            .with_interval((limit / 5).max(Duration::from_secs(1)));
+        socket.set_tcp_keepalive(&keepalive)?;
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(limit))?;
+        Ok(())
+    }
+
+    pub(crate) fn simulated(pipe: DuplexStream, peer: String, discard: CancellationToken) -> Stream {
         Stream {
-            kind: Kind::Sim(pipe),
+            kind: Kind::Sim(pipe, discard),
             peer,
         }
     }
@@ -70,9 +100,12 @@ impl Stream {
                 let (read, write) = stream.into_split();
                 (ReadHalf(ReadKind::Tcp(read)), WriteHalf(WriteKind::Tcp(write)))
             }
-            Kind::Sim(stream) => {
+            Kind::Sim(stream, discard) => {
                 let (read, write) = tokio::io::split(stream);
-                (ReadHalf(ReadKind::Sim(read)), WriteHalf(WriteKind::Sim(write)))
+                (
+                    ReadHalf(ReadKind::Sim(read)),
+                    WriteHalf(WriteKind::Sim(write, discard)),
+                )
             }
         }
     }
@@ -82,9 +115,23 @@ macro_rules! each {
     ($kind:expr, $enum:ident, $inner:ident => $call:expr) => {
         match $kind {
             $enum::Tcp($inner) => $call,
-            $enum::Sim($inner) => $call,
+            $enum::Sim($inner, ..) => $call,
         }
     };
+}
+
+impl WriteHalf {
+    /// Ends the connection once the other half is dropped, too, and discards what the other side has not confirmed: what was sent
+    /// is there by then, or never comes. Otherwise the kernel goes on trying to deliver it.
+    pub fn abort(self) {
+        match self.0 {
+            WriteKind::Tcp(stream) => {
+                // An error: the connection has ended already.
+                let _ = SockRef::from(stream.as_ref()).set_linger(Some(Duration::ZERO));
+            }
+            WriteKind::Sim(_, discard) => discard.cancel(),
+        }
+    }
 }
 
 impl AsyncRead for ReadHalf {
@@ -188,11 +235,7 @@ impl Listener {
         match &mut self.kind {
             ListenerKind::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                Ok(Stream {
-                    kind: Kind::Tcp(stream),
-                    peer: peer.to_string(),
-                })
+                Stream::of(stream, peer.to_string())
             }
             ListenerKind::Sim(incoming) => match incoming.recv().await {
                 Some(stream) => Ok(stream),
@@ -200,5 +243,60 @@ impl Listener {
                 None => std::future::pending().await,
             },
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    fn socket(stream: &Stream) -> SockRef<'_> {
+        match &stream.kind {
+            Kind::Tcp(stream) => SockRef::from(stream),
+            Kind::Sim(..) => unreachable!(),
+        }
+    }
+
+    /// A machine that vanishes cannot be had in a test: what the kernel was told is looked at.
+    #[tokio::test]
+    async fn the_kernel_knows_when_to_give_a_silent_peer_up() {
+        let mut listener = Listener::bind("127.0.0.1:0").await.unwrap();
+        let near = Stream::connect(&listener.address).await.unwrap();
+        let far = listener.accept().await.unwrap();
+        for stream in [&near, &far] {
+            let socket = socket(stream);
+            assert!(socket.keepalive().unwrap());
+            let patience = socket.tcp_keepalive_time().unwrap()
+                + socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+            assert_eq!(patience, Duration::from_secs(60));
+            assert_eq!(socket.tcp_user_timeout().unwrap(), None);
+            let limit = Duration::from_secs(10);
+            stream.limit_silence(limit).unwrap();
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(limit));
+            // The probes begin early enough for the limit to be met.
+            let first = socket.tcp_keepalive_time().unwrap();
+            assert!(
+                first + socket.tcp_keepalive_interval().unwrap() < limit,
+                "{first:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_confirmed_when_a_connection_is_aborted_is_never_sent() {
+        let mut listener = Listener::bind("127.0.0.1:0").await.unwrap();
+        let near = Stream::connect(&listener.address).await.unwrap();
+        let (mut far, _held) = listener.accept().await.unwrap().into_split();
+        let (reading, mut writing) = near.into_split();
+        // More than the kernels take while nobody reads.
+        let sent = async { while writing.write_all(&[0; 1 << 20]).await.is_ok() {} };
+        let full = tokio::time::timeout(Duration::from_millis(500), sent).await;
+        assert!(full.is_err());
+        writing.abort();
+        drop(reading);
+        let error = far.read_to_end(&mut Vec::new()).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 }

@@ -1,7 +1,8 @@
 //! The simulated world: one seed, one clock, one network for all nodes of a run.
 //!
 //! Bytes between two hosts pass through a pump task that adds a delay drawn from the seed and obeys the cuts that
-//! the test has set, so latency, one-way partitions and half-open connections need no operating system.
+//! the test has set, so latency, one-way partitions and half-open connections need no operating system. Nothing gives a
+//! connection up that is silent, as a kernel may.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -43,6 +44,7 @@ impl Simulation {
     /// The outside world of a (new life of a) node. `host` is its name in addresses.
     pub fn node(&self, host: &str) -> Env {
         let seed = self.seeds.lock().next_u64();
+        self.net.0.lock().hosts.insert(host.to_owned());
         Env::in_simulation(self.net.clone(), host, self.epoch, seed)
     }
 
@@ -59,6 +61,8 @@ pub struct SimNet(Arc<Mutex<State>>);
 struct State {
     random: StdRng,
     latency_us: (u64, u64),
+    /// Names that lead to an address, be the host up or not.
+    hosts: BTreeSet<String>,
     listeners: BTreeMap<String, mpsc::Sender<Stream>>,
     /// One-way cuts, (from, to).
     cuts: BTreeSet<(String, String)>,
@@ -82,6 +86,7 @@ impl SimNet {
         SimNet(Arc::new(Mutex::new(State {
             random: StdRng::seed_from_u64(seed),
             latency_us: (50, 1_000),
+            hosts: BTreeSet::new(),
             listeners: BTreeMap::new(),
             cuts: BTreeSet::new(),
             clocks: BTreeMap::new(),
@@ -96,7 +101,8 @@ impl SimNet {
         self.0.lock().latency_us = (micros(min), micros(max).max(micros(min) + 1));
     }
 
-    /// Stops bytes from `from` to `to` until [`SimNet::heal`]; the other direction goes on.
+    /// Stops bytes from `from` to `to` until [`SimNet::mend`] or [`SimNet::heal`]; the other direction goes on. A connection on which bytes
+    /// were held back stays mute for up to as long again, as TCP does: it tries again ever more rarely. New ones work at once.
     pub fn cut(&self, from: &str, to: &str) {
         self.0.lock().cuts.insert((from.to_owned(), to.to_owned()));
     }
@@ -169,6 +175,9 @@ impl SimNet {
         let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, format!("{address} refused"));
         let (listener, link) = {
             let mut state = self.0.lock();
+            if !state.hosts.contains(&target) {
+                return Err(io::Error::other(format!("{target}: no such host")));
+            }
             let listener = state.listeners.get(address).cloned().ok_or_else(refused)?;
             let link = CancellationToken::new();
             state.links.retain(|(_, _, token)| !token.is_cancelled());
@@ -177,19 +186,16 @@ impl SimNet {
         };
         let (near, near_pump) = tokio::io::duplex(PIPE);
         let (far, far_pump) = tokio::io::duplex(PIPE);
-        let peer = Stream::simulated(far, format!("{host}:0"));
+        let (discard_near, discard_far) = (CancellationToken::new(), CancellationToken::new());
+        let peer = Stream::simulated(far, format!("{host}:0"), discard_far.clone());
         listener.send(peer).await.map_err(|_| refused())?;
         let (near_read, near_write) = tokio::io::split(near_pump);
         let (far_read, far_write) = tokio::io::split(far_pump);
-        self.pump(
-            near_read,
-            far_write,
-            host.to_owned(),
-            target.clone(),
-            link.clone(),
-        );
-        self.pump(far_read, near_write, target, host.to_owned(), link);
-        Ok(Stream::simulated(near, address.to_owned()))
+        let there = (host.to_owned(), target.clone());
+        let back = (target, host.to_owned());
+        self.pump(near_read, far_write, there, link.clone(), discard_near.clone());
+        self.pump(far_read, near_write, back, link, discard_far);
+        Ok(Stream::simulated(near, address.to_owned(), discard_near))
     }
 
     /// Ends what a host had open, as the kernel does when a process is killed.
@@ -206,40 +212,51 @@ impl SimNet {
         Duration::from_micros(state.random.random_range(min..max))
     }
 
+    /// Waits while there is a cut, and then for the next time that the sender tries again.
+    async fn pass(&self, source: &str, target: &str) {
+        while self.is_cut(source, target) {
+            let begun = Instant::now();
+            while self.is_cut(source, target) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let again = begun.elapsed().mul_f64(self.0.lock().random.random());
+            tokio::time::sleep(again).await;
+        }
+    }
+
     fn pump(
         &self,
         mut from: tokio::io::ReadHalf<DuplexStream>,
         mut to: tokio::io::WriteHalf<DuplexStream>,
-        source: String,
-        target: String,
+        (source, target): (String, String),
         link: CancellationToken,
+        discard: CancellationToken,
     ) {
         let net = self.clone();
         tokio::spawn(async move {
             let mut buffer = vec![0u8; PIPE];
             let closed = link.clone();
-            let copy = async {
-                loop {
-                    let n = match from.read(&mut buffer).await {
-                        Ok(0) | Err(_) => break,
-                        Ok(n) => n,
-                    };
-                    tokio::time::sleep(net.delay()).await;
-                    while net.is_cut(&source, &target) {
-                        tokio::time::sleep(Duration::from_millis(20)).await;
+            let ended = async {
+                let copy = async {
+                    loop {
+                        let n = match from.read(&mut buffer).await {
+                            Ok(0) | Err(_) => break,
+                            Ok(n) => n,
+                        };
+                        tokio::time::sleep(net.delay()).await;
+                        net.pass(&source, &target).await;
+                        let Some(bytes) = buffer.get(..n) else { break };
+                        if to.write_all(bytes).await.is_err() {
+                            break;
+                        }
                     }
-                    let Some(bytes) = buffer.get(..n) else { break };
-                    if to.write_all(bytes).await.is_err() {
-                        break;
-                    }
-                }
+                };
+                discard.run_until_cancelled(copy).await;
+                // Also the end must come through.
+                net.pass(&source, &target).await;
                 let _ = to.shutdown().await;
             };
-            tokio::select! {
-                biased;
-                () = closed.cancelled() => {}
-                () = copy => {}
-            }
+            closed.run_until_cancelled(ended).await;
         });
     }
 }

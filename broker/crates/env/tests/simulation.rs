@@ -109,10 +109,68 @@ async fn a_one_way_cut_holds_bytes_back_until_it_is_healed() {
     );
     simulation.net().heal();
     let mut answer = [0u8; 1];
+    // As long again as the cut has held it.
     let read = client
-        .timeout(Duration::from_secs(5), stream.read_exact(&mut answer))
+        .timeout(Duration::from_secs(6), stream.read_exact(&mut answer))
         .await;
     assert!(matches!(read, Ok(Ok(_))), "nothing is lost, only late");
+    assert!(ask(&client, &mut stream, b"y").await.is_some(), "that was all");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_cut_has_held_back_comes_late_while_new_connections_work_at_once() {
+    let (simulation, _server, client) = served(1).await;
+    let mut muted = 0;
+    for _ in 0..10 {
+        let mut stream = client.connect("server:9000").await.unwrap();
+        let mut idle = client.connect("server:9000").await.unwrap();
+        simulation.net().cut("client", "server");
+        stream.write_all(b"x").await.unwrap();
+        client.sleep(Duration::from_secs(4)).await;
+        simulation.net().heal();
+        let mut new = client.connect("server:9000").await.unwrap();
+        for stream in [&mut new, &mut idle] {
+            let answer = client.timeout(Duration::from_millis(50), ask(&client, stream, b"y"));
+            assert_eq!(answer.await.unwrap().unwrap(), b"y");
+        }
+        let soon = client.timeout(Duration::from_millis(500), stream.read_u8());
+        muted += u32::from(soon.await.is_err());
+    }
+    assert!((5..=10).contains(&muted), "{muted} of 10");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_back_when_a_connection_is_aborted_never_comes() {
+    for aborted in [false, true] {
+        let simulation = Simulation::new(1);
+        let (server, client) = (simulation.node("server"), simulation.node("client"));
+        let mut listener = server.listen("server:9000").await.unwrap();
+        let (_read, mut write) = client.connect("server:9000").await.unwrap().into_split();
+        let mut accepted = listener.accept().await.unwrap();
+        simulation.net().cut("client", "server");
+        write.write_all(b"x").await.unwrap();
+        client.sleep(Duration::from_secs(4)).await;
+        if aborted {
+            write.abort();
+        } else {
+            write.shutdown().await.unwrap();
+        }
+        let mut received = Vec::new();
+        let end = server.timeout(Duration::from_secs(1), accepted.read_to_end(&mut received));
+        assert!(end.await.is_err(), "the cut lets nothing through");
+        simulation.net().heal();
+        accepted.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received.is_empty(), aborted);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_nobody_ever_had_is_not_a_host_that_refuses() {
+    let (_simulation, _server, client) = served(1).await;
+    let refused = client.connect("server:9001").await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let unknown = client.connect("nowhere:9000").await.unwrap_err();
+    assert_ne!(unknown.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
 #[tokio::test(start_paused = true)]

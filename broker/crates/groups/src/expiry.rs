@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use coordinator::replica::ReplicaError;
 use coordinator::shard::StoredOffset;
 use kafka_wire::ResponseError;
 
@@ -10,8 +11,8 @@ use crate::service::{GroupService, code};
 
 /// Kafka's `offsets.retention.check.interval.ms`.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(600);
-/// Offsets that go with one entry of the log.
-pub(crate) const DELETED_AT_ONCE: usize = 256;
+/// Offsets that go with one entry of the log: a few milliseconds of the leader.
+pub(crate) const DELETED_AT_ONCE: usize = 1_000;
 
 impl GroupService {
     /// Forgets what groups without members have committed, after the retention time (KIP-211), and groups without
@@ -59,13 +60,30 @@ impl GroupService {
         if kept.is_empty() {
             self.delete_group(id, fits).await?;
         } else if !expired.is_empty() {
-            let name = |offset: &StoredOffset| (offset.commit.topic.clone(), offset.commit.partition);
-            for some in expired.chunks(DELETED_AT_ONCE) {
-                self.shard
-                    .delete_offsets(id.to_owned(), some.iter().map(name).collect())
-                    .await
-                    .map_err(|error| code(&error))?;
-            }
+            let deleted = self.delete_offsets(id, expired.iter()).await;
+            deleted.map_err(|error| code(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes what is stored of a group, in steps: no commit waits for all of a large one.
+    pub(crate) async fn delete_stored(&self, id: &str) -> Result<(), ReplicaError> {
+        let offsets = self.shard.fetch_offsets(id.to_owned(), None).await?;
+        // The last ones go with the group.
+        let before = offsets.len().saturating_sub(DELETED_AT_ONCE);
+        self.delete_offsets(id, offsets.iter().take(before)).await?;
+        self.shard.put_group(id.to_owned(), None, Vec::new()).await
+    }
+
+    async fn delete_offsets(
+        &self,
+        id: &str,
+        offsets: impl Iterator<Item = &StoredOffset>,
+    ) -> Result<(), ReplicaError> {
+        let name = |offset: &StoredOffset| (offset.commit.topic.clone(), offset.commit.partition);
+        let names: Vec<_> = offsets.map(name).collect();
+        for some in names.chunks(DELETED_AT_ONCE) {
+            self.shard.delete_offsets(id.to_owned(), some.to_vec()).await?;
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ pub mod fuzz_entry;
 mod group;
 mod offsets;
 mod record;
+mod saves;
 mod service;
 mod settings;
 mod subscription;

@@ -31,9 +31,6 @@ const FETCH_MANY: i16 = 8;
 /// First version of OffsetCommit that tells a member that there is no such group (KIP-848).
 const NO_GROUP: i16 = 9;
 
-/// Most bytes of offsets in one entry of the log.
-const PIECE: usize = 4 * 1024 * 1024;
-
 type Answer = Result<ResponseKind, ResponseError>;
 /// Topics with partitions; `None`: all there are.
 type Wanted = Option<Vec<(TopicName, Vec<i32>)>>;
@@ -62,7 +59,7 @@ impl GroupService {
                 });
             }
             // A consumer that assigns its partitions itself: the group is nothing but offsets.
-            let mut group = Group::new(self.settings.initial_rebalance_delay, time);
+            let mut group = Group::new(self.rules, time);
             group.note_commit();
             state.groups.insert(group_id.clone(), group);
             Ok(())
@@ -100,7 +97,7 @@ impl GroupService {
         let mut response = OffsetCommitResponse::default().with_topics(topics.collect());
         // In pieces that fit in the log whatever clients send; all of a request of usual size is one piece.
         while !commits.is_empty() {
-            let rest = commits.split_off(piece(&commits));
+            let rest = commits.split_off(piece(&commits, self.shard.max_entry_bytes() / 2));
             let stored = self
                 .shard
                 .commit_offsets(group_id.clone(), std::mem::replace(&mut commits, rest));
@@ -271,14 +268,14 @@ impl GroupService {
     }
 }
 
-/// How many of `commits` go into one entry of the log: at least one.
-fn piece(commits: &[OffsetCommit]) -> usize {
+/// How many of `commits` go into one entry of the log, of up to `max` bytes: at least one.
+fn piece(commits: &[OffsetCommit], max: usize) -> usize {
     let size =
         |commit: &OffsetCommit| commit.topic.len() + commit.metadata.as_ref().map_or(0, String::len) + 48;
     let mut bytes = 0;
     let fits = commits.iter().take_while(|commit| {
         bytes += size(commit);
-        bytes <= PIECE
+        bytes <= max
     });
     fits.count().max(1)
 }
@@ -333,9 +330,10 @@ mod tests {
             leader_epoch: 0,
             metadata: Some("m".repeat(metadata)),
         };
-        assert_eq!(piece(&vec![commit(0); 10_000]), 10_000);
-        let large = piece(&vec![commit(4096); 10_000]);
+        let max = 4 << 20;
+        assert_eq!(piece(&vec![commit(0); 10_000], max), 10_000);
+        let large = piece(&vec![commit(4096); 10_000], max);
         assert!((900..1_000).contains(&large), "{large}");
-        assert_eq!(piece(&[commit(2 * PIECE)]), 1);
+        assert_eq!(piece(&[commit(2 * max)], max), 1);
     }
 }

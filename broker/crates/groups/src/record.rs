@@ -40,11 +40,6 @@ flex_struct! {
     }
 }
 
-/// Most bytes that the members of a group may take together, without their assignments; and the assignments. A group is
-/// logged as one entry, so what clients send must not outgrow a slot of the metadata log (16 MiB).
-pub(crate) const MAX_MEMBERS: usize = 6 * 1024 * 1024;
-pub(crate) const MAX_ASSIGNMENTS: usize = 6 * 1024 * 1024;
-
 /// The only version there is.
 pub(crate) const VERSION: u16 = 0;
 

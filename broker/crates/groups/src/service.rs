@@ -7,7 +7,6 @@ use std::time::Duration;
 use coordinator::replica::ReplicaError;
 use coordinator::shard::ShardService;
 use env::{Env, Instant};
-use kafka_wire::flex::Encode;
 use kafka_wire::messages::leave_group_response::MemberResponse;
 use kafka_wire::messages::{
     DeleteGroupsRequest, DeleteGroupsResponse, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest,
@@ -19,8 +18,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use types::{FastMap, TopicId};
 
-use crate::group::{Group, Join, Reply, Sync, Ticket, join_refused, sync_refused};
+use crate::group::{Group, Join, Reply, Rules, Sync, Ticket, join_refused, sync_refused};
 use crate::record::GroupRecord;
+use crate::saves::Saving;
 use crate::settings::GroupSettings;
 
 /// Deadlines are looked at no more often than this.
@@ -45,11 +45,12 @@ pub struct GroupService {
     pub(crate) env: Env,
     pub(crate) shard: ShardService,
     pub(crate) settings: GroupSettings,
+    pub(crate) rules: Rules,
     pub(crate) state: Mutex<Groups>,
     /// A deadline came nearer.
-    sooner: Notify,
+    pub(crate) sooner: Notify,
     /// A group has no save under way any more.
-    saved: Notify,
+    pub(crate) saved: Notify,
 }
 
 #[derive(Default)]
@@ -58,11 +59,11 @@ pub(crate) struct Groups {
     pub(crate) groups: BTreeMap<String, Group>,
     waiting: FastMap<Ticket, oneshot::Sender<Answer>>,
     tickets: Ticket,
-    saving: BTreeMap<String, Saving>,
+    pub(crate) saving: BTreeMap<String, Saving>,
     /// Groups that are being deleted: their requests are to come again.
-    deleting: BTreeSet<String>,
+    pub(crate) deleting: BTreeSet<String>,
     /// When the timer looks next.
-    next_look: Option<Instant>,
+    pub(crate) next_look: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -73,19 +74,11 @@ enum Phase {
     Lost,
 }
 
-/// A group has one save under way at most; what changes meanwhile is saved after it.
-#[derive(Default)]
-struct Saving {
-    next: Option<GroupRecord>,
-    /// Answers that the next save makes true; the present one, if there is no next.
-    replies: Vec<Reply>,
-}
-
 pub(crate) fn code(error: &ReplicaError) -> ResponseError {
     match error {
         ReplicaError::Loading => ResponseError::CoordinatorLoadInProgress,
         ReplicaError::NotLeader => ResponseError::NotCoordinator,
-        // What clients may send is bounded so that it fits; see `record` and `offsets`.
+        // What clients may send is bounded so that it fits; see `Rules` and `offsets`.
         ReplicaError::TooLarge { .. } => ResponseError::InvalidRequest,
         ReplicaError::Unavailable(_) => ResponseError::CoordinatorNotAvailable,
     }
@@ -96,6 +89,7 @@ impl GroupService {
     pub fn start(env: &Env, shard: ShardService, settings: GroupSettings) -> Arc<GroupService> {
         let service = Arc::new(GroupService {
             env: env.clone(),
+            rules: Rules::new(&settings, shard.max_entry_bytes()),
             shard,
             settings,
             state: Mutex::default(),
@@ -129,17 +123,17 @@ impl GroupService {
 
     async fn load(&self) -> Result<(), ReplicaError> {
         let stored = self.shard.load_groups().await?;
-        let (now, delay) = (self.env.instant(), self.settings.initial_rebalance_delay);
+        let (now, rules) = (self.env.instant(), self.rules);
         let mut state = self.state.lock();
         for group in stored {
             let only_offsets = |since| {
-                let mut group = Group::new(delay, since);
+                let mut group = Group::new(rules, since);
                 group.note_commit();
                 group
             };
             let stored = group.metadata.filter(|_| !env::mutation("forget-groups"));
             let restored = match stored.map(GroupRecord::read) {
-                Some(Ok(record)) => Group::restore(record, delay, now),
+                Some(Ok(record)) => Group::restore(record, rules, now),
                 Some(Err(error)) => {
                     tracing::error!(group = group.group, %error, "a stored group cannot be read; its members join anew");
                     only_offsets(self.env.now())
@@ -268,14 +262,13 @@ impl GroupService {
                 unique,
             };
             if join.member_id.is_empty() {
-                let delay = self.settings.initial_rebalance_delay;
                 state
                     .groups
                     .entry(group_id.clone())
-                    .or_insert_with(|| Group::new(delay, time));
+                    .or_insert_with(|| Group::new(self.rules, time));
             }
             let replies = match state.groups.get_mut(&group_id) {
-                Some(group) => group.join(now, time, join, self.settings.max_size),
+                Some(group) => group.join(now, time, join),
                 None => vec![Reply {
                     ticket,
                     response: join_refused(&join.member_id, ResponseError::UnknownMemberId),
@@ -402,100 +395,6 @@ impl GroupService {
         ))
     }
 
-    /// Deletes a group without members and all its offsets. False: there is none, or it does not fit.
-    pub(crate) async fn delete_group(
-        &self,
-        group: &str,
-        fits: impl Fn(&Group) -> bool,
-    ) -> Result<bool, ResponseError> {
-        let begun = loop {
-            // A save that ended after the deletion would bring the group back: the last member may just have left.
-            let saved = self.saved.notified();
-            let begun = self.with(group, |state| {
-                let idle = !state.saving.contains_key(group);
-                let fits = state
-                    .groups
-                    .get(group)
-                    .is_some_and(|found| found.is_empty() && fits(found));
-                idle.then(|| fits && state.deleting.insert(group.to_owned()))
-            })?;
-            match begun {
-                Some(begun) => break begun,
-                None => saved.await,
-            }
-        };
-        if !begun {
-            return Ok(false);
-        }
-        let deleted = self.shard.put_group(group.to_owned(), None, Vec::new()).await;
-        let mut state = self.state.lock();
-        state.deleting.remove(group);
-        deleted.map_err(|error| code(&error))?;
-        state.groups.remove(group);
-        Ok(true)
-    }
-
-    /// Answers who can be answered now; if the group has changed, after that is stored.
-    fn settle(self: &Arc<Self>, state: &mut Groups, group_id: &str, replies: Vec<Reply>) {
-        let group = state.groups.get_mut(group_id);
-        let deadline = group.as_ref().and_then(|group| group.next_deadline());
-        if deadline.is_some_and(|deadline| state.next_look.is_none_or(|look| deadline < look)) {
-            self.sooner.notify_one();
-        }
-        let record = group.and_then(Group::take_record);
-        if state.groups.get(group_id).is_some_and(Group::is_nothing) {
-            // Whoever asks with names that are never used costs nothing.
-            state.groups.remove(group_id);
-        }
-        if let Some(saving) = state.saving.get_mut(group_id) {
-            // Even if nothing has changed: it may tell of what is being saved.
-            saving.next = record.or(saving.next.take());
-            saving.replies.extend(replies);
-            return;
-        }
-        let Some(record) = record else {
-            replies
-                .into_iter()
-                .for_each(|reply| state.answer(reply.ticket, Ok(reply.response)));
-            return;
-        };
-        state.saving.insert(group_id.to_owned(), Saving::default());
-        let (service, group_id) = (self.clone(), group_id.to_owned());
-        self.env
-            .spawn(async move { service.save(group_id, record, replies).await });
-    }
-
-    async fn save(&self, group_id: String, mut record: GroupRecord, mut replies: Vec<Reply>) {
-        loop {
-            let saved = self
-                .shard
-                .put_group(group_id.clone(), Some(record.to_bytes()), Vec::new())
-                .await;
-            let mut state = self.state.lock();
-            let saving = state.saving.remove(&group_id).unwrap_or_default();
-            let (next, later) = match saving.next {
-                Some(next) => (Some(next), saving.replies),
-                None => {
-                    replies.extend(saving.replies);
-                    (None, Vec::new())
-                }
-            };
-            for reply in replies {
-                let answer = match &saved {
-                    Ok(()) => Ok(reply.response),
-                    Err(error) => Err(code(error)),
-                };
-                state.answer(reply.ticket, answer);
-            }
-            let Some(next) = next else {
-                self.saved.notify_waiters();
-                return;
-            };
-            state.saving.insert(group_id.clone(), Saving::default());
-            (record, replies) = (next, later);
-        }
-    }
-
     async fn tick(self: &Arc<Self>) {
         loop {
             let (now, time) = (self.env.instant(), self.env.now());
@@ -542,7 +441,7 @@ impl Groups {
         (self.tickets, answer)
     }
 
-    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
         if let Some(waiting) = self.waiting.remove(&ticket) {
             // The client may have gone.
             let _ = waiting.send(answer);

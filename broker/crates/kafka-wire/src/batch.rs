@@ -96,7 +96,7 @@ pub enum BatchError {
     /// The records cannot be decompressed or parsed.
     #[error("records of the batch cannot be read")]
     Records,
-    /// Decompressed, the records exceed [`crate::records::MAX_DECOMPRESSED`].
+    /// Decompressed, the records exceed [`crate::records::MAX_DECOMPRESSED`], or what the caller allows.
     #[error("decompressed records exceed the limit")]
     TooLarge,
 }

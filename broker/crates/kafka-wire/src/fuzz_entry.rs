@@ -95,7 +95,8 @@ pub fn body(input: &[u8]) {
 pub fn produced(input: &[u8]) {
     let _ = batch::validate(input);
     let input = Bytes::copy_from_slice(input);
-    let _ = records::check(&input, |_, _| ());
+    let mut budget = u64::MAX;
+    let _ = records::check(&input, &mut budget, |_, _| ());
     for (header, batch) in batch::batches(&input).flatten() {
         let _ = batch::patched_head(&batch, i64::MAX, 0, Some(header.max_timestamp));
     }

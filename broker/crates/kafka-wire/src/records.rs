@@ -59,6 +59,7 @@ pub fn offsets_and_timestamps(
     let mut records = Records {
         input: decompress(header.codec()?, batch.slice(HEADER_LEN..header.total_size()))?,
         read: 0,
+        limit: MAX_DECOMPRESSED,
     };
     let mut left = header.record_count;
     Ok(std::iter::from_fn(move || {
@@ -77,37 +78,38 @@ pub fn offsets_and_timestamps(
 /// Reads every record of a batch that a producer has sent, to its last byte: what is accepted here every consumer can
 /// read. `see` is told each record's place in the batch and its create time in milliseconds.
 ///
+/// `budget` is how many (decompressed) bytes may be read, [`MAX_DECOMPRESSED`] at most; it is lowered by those that were,
+/// whatever the result. A batch that has more is [`BatchError::TooLarge`].
+///
 /// Offsets must count up from 0. Kafka takes other ones in a batch that is not compressed, and consumers then miss
 /// records.
-pub fn check(batch: &Bytes, see: impl FnMut(i32, i64)) -> Result<(), BatchError> {
+pub fn check(batch: &Bytes, budget: &mut u64, see: impl FnMut(i32, i64)) -> Result<(), BatchError> {
     let header = BatchHeader::parse(batch)?;
     let records = batch
         .get(HEADER_LEN..header.total_size())
         .ok_or(BatchError::Truncated)?;
     match header.codec()? {
         // The common case, without a call through a pointer for each byte.
-        Codec::None => check_all(records, &header, see),
-        codec => check_all(decompress(codec, batch.slice_ref(records))?, &header, see),
+        Codec::None => check_all(records, &header, budget, see),
+        codec => check_all(decompress(codec, batch.slice_ref(records))?, &header, budget, see),
     }
 }
 
 fn check_all<R: BufRead>(
     input: R,
     header: &BatchHeader,
-    mut see: impl FnMut(i32, i64),
+    budget: &mut u64,
+    see: impl FnMut(i32, i64),
 ) -> Result<(), BatchError> {
-    let mut records = Records { input, read: 0 };
-    for index in 0..header.record_count {
-        let (delta, timestamp) = records.next_whole(header.base_timestamp)?;
-        if delta != index {
-            return Err(BatchError::Records);
-        }
-        see(index, timestamp);
-    }
-    match records.fill()?.is_empty() {
-        true => Ok(()),
-        false => Err(BatchError::Records),
-    }
+    let limit = MAX_DECOMPRESSED.min(*budget);
+    let mut records = Records {
+        input,
+        read: 0,
+        limit,
+    };
+    let result = records.check(header, see);
+    *budget = budget.saturating_sub(records.read);
+    result
 }
 
 fn decompress(codec: Codec, compressed: Bytes) -> Result<Box<dyn BufRead + Send>, BatchError> {
@@ -173,9 +175,24 @@ impl Read for Snappy {
 struct Records<R> {
     input: R,
     read: u64,
+    limit: u64,
 }
 
 impl<R: BufRead> Records<R> {
+    fn check(&mut self, header: &BatchHeader, mut see: impl FnMut(i32, i64)) -> Result<(), BatchError> {
+        for index in 0..header.record_count {
+            let (delta, timestamp) = self.next_whole(header.base_timestamp)?;
+            if delta != index {
+                return Err(BatchError::Records);
+            }
+            see(index, timestamp);
+        }
+        match self.fill()?.is_empty() {
+            true => Ok(()),
+            false => Err(BatchError::Records),
+        }
+    }
+
     /// The place of the next record, and how much has been read where it ends by its own word.
     fn begin(&mut self, base_timestamp: i64) -> Result<(OffsetAndTimestamp, u64), BatchError> {
         let length = u64::try_from(self.varint()?).map_err(|_| BatchError::Records)?;
@@ -256,7 +273,7 @@ impl<R: BufRead> Records<R> {
     fn consume(&mut self, count: usize) -> Result<(), BatchError> {
         self.input.consume(count);
         self.read += count as u64;
-        if self.read > MAX_DECOMPRESSED {
+        if self.read > self.limit {
             Err(BatchError::TooLarge)
         } else {
             Ok(())

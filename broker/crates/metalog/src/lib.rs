@@ -50,7 +50,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 pub use object::{ObjectLog, Options};
-pub use postgres::{Database, PostgresLog, PostgresSettings};
+pub use postgres::{Database, PostgresLog, PostgresSettings, Statement};
 pub use snapshot::{SnapshotBody, SnapshotFile};
 pub use types::{Epoch, LogOffset};
 

@@ -27,6 +27,7 @@
 
 mod database;
 mod schema;
+mod statements;
 mod writer;
 
 use std::sync::Arc;
@@ -38,7 +39,6 @@ use bytes::Bytes;
 use env::Env;
 use parking_lot::Mutex;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::format::{Hash, Manifest, StoredSlot, corrupt, genesis, hash};
@@ -48,6 +48,7 @@ use crate::{
 use crate::{bucket, snapshot};
 pub use database::{Database, PostgresSettings};
 use database::{Link, Param, value};
+pub use statements::Statement;
 use writer::{Appended, Writer, append};
 
 /// The most slots of one read.
@@ -126,13 +127,11 @@ impl Shared {
     }
 
     async fn row(&self, link: Option<&Link>) -> Result<Option<LogRow>, LogError> {
-        const ROW: &str = "SELECT id, sequence, epoch, nonce, log_start, tail, manifest \
-                           FROM diskless.metalog_log WHERE cluster = $1 AND name = $2";
         let cluster = self.database.cluster();
-        let params: [Param<'_>; 2] = [(&cluster, Type::TEXT), (&self.name, Type::TEXT)];
+        let params: [Param<'_>; 2] = [&cluster, &self.name];
         let rows = match link {
-            Some(link) => self.database.query(link, ROW, &params).await?,
-            None => self.database.read(ROW, &params).await?,
+            Some(link) => self.database.query(link, Statement::Row, &params).await?,
+            None => self.database.read(Statement::Row, &params).await?,
         };
         let Some(row) = rows.first() else { return Ok(None) };
         let damaged = |what: &str| corrupt(&format!("row of {}", self.place()), what);
@@ -231,21 +230,14 @@ impl Shared {
                 self.name
             )));
         }
-        const CREATE: &str = "INSERT INTO diskless.metalog_log \
-             (cluster, name, id, sequence, epoch, log_start, tail, chain) VALUES ($1, $2, $3, -1, 0, 0, 0, $4) \
-             ON CONFLICT DO NOTHING";
         let (cluster, id, chain) = (
             self.database.cluster(),
             self.env.uuid(),
             genesis(&self.name).to_vec(),
         );
-        let params: [Param<'_>; 4] = [
-            (&cluster, Type::TEXT),
-            (&self.name, Type::TEXT),
-            (&id, Type::UUID),
-            (&chain, Type::BYTEA),
-        ];
-        self.database.query(link, CREATE, &params).await?;
+        self.database
+            .query(link, Statement::CreateRow, &[&cluster, &self.name, &id, &chain])
+            .await?;
         self.row(Some(link))
             .await?
             .ok_or_else(|| LogError::Unavailable(format!("{} is being deleted", self.place())))
@@ -272,9 +264,10 @@ impl Shared {
         before: i64,
         manifest: &Manifest,
     ) -> Result<Option<(LogOffset, Hash)>, LogError> {
-        const REPLACE: &str = "UPDATE diskless.metalog_log \
-             SET sequence = $3, epoch = $4, nonce = $5, log_start = $6, manifest = $7 \
-             WHERE id = $1 AND sequence = $2 RETURNING tail, chain";
+        let before = match env::mutation("replace-blind") {
+            true => self.row(Some(link)).await?.map_or(before, |row| row.sequence),
+            false => before,
+        };
         let (sequence, epoch, log_start) = (
             signed(manifest.sequence),
             signed(manifest.epoch.0),
@@ -282,15 +275,15 @@ impl Shared {
         );
         let body = manifest.encode().concat();
         let params: [Param<'_>; 7] = [
-            (&id, Type::UUID),
-            (&before, Type::INT8),
-            (&sequence, Type::INT8),
-            (&epoch, Type::INT8),
-            (&manifest.nonce, Type::UUID),
-            (&log_start, Type::INT8),
-            (&body, Type::BYTEA),
+            &id,
+            &before,
+            &sequence,
+            &epoch,
+            &manifest.nonce,
+            &log_start,
+            &body,
         ];
-        let rows = self.database.query(link, REPLACE, &params).await?;
+        let rows = self.database.query(link, Statement::Replace, &params).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let chain = value::<&[u8]>(row, 1)?
             .try_into()
@@ -300,10 +293,8 @@ impl Shared {
 
     /// A slot as it is stored; `None` if it is not there.
     async fn slot(&self, id: Uuid, at: LogOffset) -> Result<Option<Bytes>, LogError> {
-        const SLOT: &str = "SELECT body FROM diskless.metalog_slot WHERE log = $1 AND \"offset\" = $2";
         let number = signed(at.0);
-        let params: [Param<'_>; 2] = [(&id, Type::UUID), (&number, Type::INT8)];
-        let rows = self.database.read(SLOT, &params).await?;
+        let rows = self.database.read(Statement::Slot, &[&id, &number]).await?;
         rows.first()
             .map(|row| value(row, 0).map(Bytes::copy_from_slice))
             .transpose()
@@ -331,17 +322,6 @@ impl Shared {
     }
 
     async fn read(&self, from: LogOffset, max_bytes: usize) -> Result<Vec<Slot>, LogError> {
-        // The first slot, and those that begin within `max_bytes` of it.
-        const READ: &str = "SELECT l.log_start, l.tail, s.\"offset\", s.body FROM diskless.metalog_log l \
-             LEFT JOIN LATERAL ( \
-                 SELECT * FROM ( \
-                     SELECT \"offset\", body, sum(octet_length(body)) OVER (ORDER BY \"offset\") - octet_length(body) AS before \
-                     FROM ( \
-                         SELECT \"offset\", body FROM diskless.metalog_slot \
-                         WHERE log = l.id AND \"offset\" >= $2 ORDER BY \"offset\" LIMIT $4 \
-                     ) AS next \
-                 ) AS measured WHERE before < $3 \
-             ) AS s ON true WHERE l.id = $1 ORDER BY s.\"offset\"";
         let Some(id) = self.id().await? else {
             return Ok(Vec::new());
         };
@@ -350,13 +330,8 @@ impl Shared {
             signed(from.0),
             i64::try_from(max_bytes.max(1)).unwrap_or(i64::MAX),
         );
-        let params: [Param<'_>; 4] = [
-            (&id, Type::UUID),
-            (&first, Type::INT8),
-            (&bytes, Type::INT8),
-            (&MAX_SLOTS, Type::INT8),
-        ];
-        let rows = self.database.read(READ, &params).await?;
+        let params: [Param<'_>; 4] = [&id, &first, &bytes, &MAX_SLOTS];
+        let rows = self.database.read(Statement::Read, &params).await?;
         let mut slots: Vec<Slot> = Vec::with_capacity(rows.len());
         let mut next = from;
         for row in &rows {
@@ -403,21 +378,13 @@ impl Shared {
     }
 
     async fn delete_slots(&self, id: Uuid, log_start: LogOffset) -> Result<usize, LogError> {
-        const DELETE: &str = "WITH gone AS ( \
-                 DELETE FROM diskless.metalog_slot WHERE log = $1 AND \"offset\" IN ( \
-                     SELECT \"offset\" FROM diskless.metalog_slot WHERE log = $1 AND \"offset\" < $2 \
-                     ORDER BY \"offset\" LIMIT $3) \
-                 RETURNING 1) \
-             SELECT count(*) FROM gone";
         let bound = signed(log_start.0);
-        let params: [Param<'_>; 3] = [
-            (&id, Type::UUID),
-            (&bound, Type::INT8),
-            (&DELETE_AT_ONCE, Type::INT8),
-        ];
         let mut deleted = 0;
         loop {
-            let rows = self.database.read(DELETE, &params).await?;
+            let rows = self
+                .database
+                .read(Statement::Delete, &[&id, &bound, &DELETE_AT_ONCE])
+                .await?;
             let count: i64 = rows.first().map_or(Ok(0), |row| value(row, 0))?;
             deleted += usize::try_from(count).unwrap_or(0);
             if count < DELETE_AT_ONCE {
@@ -521,7 +488,11 @@ impl MetadataLog for PostgresLog {
         let Some(manifest) = row.manifest else {
             return Ok(0);
         };
-        let slots = shared.delete_slots(row.id, manifest.log_start).await?;
+        let end = match &manifest.snapshot {
+            Some(snapshot) if env::mutation("trim-above-snapshot") => LogOffset(snapshot.offset.0 + 5),
+            _ => manifest.log_start,
+        };
+        let slots = shared.delete_slots(row.id, end).await?;
         let Some(installed) = manifest.snapshot else {
             return Ok(slots);
         };

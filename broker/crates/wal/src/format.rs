@@ -9,7 +9,7 @@ pub const FORMAT_VERSION: u8 = 0;
 
 /// Batches below this size are copied together, in bytes: handing a small piece to the system costs more than
 /// copying it, and a small batch would keep the whole network buffer alive that it came in with.
-const COPY_BELOW: usize = 16 << 10;
+pub const COPY_BELOW: usize = 16 << 10;
 
 /// Size of the buffers that small batches are copied into, in bytes.
 const COPY_CHUNK: usize = 256 << 10;

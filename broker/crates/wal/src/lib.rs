@@ -15,5 +15,5 @@ mod format;
 mod key;
 
 pub use buffer::{Buffer, Due, Limits};
-pub use format::{Batch, FORMAT_VERSION, Placed, Segment};
+pub use format::{Batch, COPY_BELOW, FORMAT_VERSION, Placed, Segment};
 pub use key::{PREFIX, name_object, object_id, object_key, uploader};

@@ -1,9 +1,14 @@
 //! Fetch and pipelined Produce, as clients speak them.
 
 use blob::faults::{Decision, Fault, Faulty};
+use blob::{BlobError, Operation};
+use coordinator::protocol::{TailRequest, TailResponse, api_key};
 use kafka_wire::messages::fetch_request::ForgottenTopic;
+use types::{LogOffset, ShardId};
 
 use super::*;
+use crate::auth::ClusterSecret;
+use crate::rpc::Pool;
 
 /// One request for several topics, each from an offset on.
 fn of_topics(topics: &[(&str, i64)], max_bytes: i32) -> FetchRequest {
@@ -308,4 +313,142 @@ async fn requests_are_taken_while_earlier_ones_are_uploaded() {
     }
     // The last one waits for one window and one upload, not for those before it.
     assert!(c.env.instant() - start < 2 * SECOND + 2 * (WINDOW + UPLOAD));
+}
+
+/// A cluster of one shard, and a topic `t` with 70 partitions of 100 batches each, in 100 objects.
+async fn behind() -> Cluster {
+    let c = cluster_with(
+        |store, _| store,
+        |config| {
+            config.coordinator.metadata_partitions = 1;
+            config.coordinator.num_partitions = 70;
+        },
+    )
+    .await;
+    let (mut client, _) = c.with_topic("t").await;
+    for _ in 0..100 {
+        let mut request = produce("t", 0, Bytes::new(), -1);
+        let batch = plain(1, c.now() - 3_600_000, |_| {});
+        let partition = |index| {
+            PartitionProduceData::default()
+                .with_index(index)
+                .with_records(Some(batch.clone()))
+        };
+        request.topic_data[0].partition_data = (0..70).map(partition).collect();
+        let response = client.call(&request, 9).await;
+        let partitions = &response.responses[0].partition_responses;
+        assert!(partitions.iter().all(|partition| partition.error_code == 0));
+    }
+    c
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_partitions_than_a_leader_names_at_a_time_have_their_turns() {
+    let c = behind().await.reborn().await;
+    let mut client = c.client().await;
+    let partition = |index| {
+        FetchPartition::default()
+            .with_partition(index)
+            .with_current_leader_epoch(-1)
+            .with_partition_max_bytes(1 << 20)
+    };
+    let mut open = fetch("t", 0, 0).with_max_bytes(64 << 20).with_session_epoch(0);
+    open.topics[0].partitions = (0..70).map(partition).collect();
+    let deadline = c.env.instant() + 60 * SECOND;
+    let mut served = std::collections::BTreeSet::new();
+    let mut session = 0;
+    for epoch in 0..12 {
+        let request = match epoch {
+            0 => open.clone(),
+            _ => FetchRequest::default()
+                .with_max_bytes(64 << 20)
+                .with_session_id(session)
+                .with_session_epoch(epoch),
+        };
+        let response = client.call(&request, 12).await;
+        assert_eq!(response.error_code, 0);
+        session = response.session_id;
+        let partitions = response.responses.iter().flat_map(|topic| &topic.partitions);
+        let some = partitions.filter(|p| p.records.as_ref().is_some_and(|records| !records.is_empty()));
+        let some: Vec<_> = some.map(|partition| partition.partition_index).collect();
+        // The leader does not name all of them in one answer.
+        assert!(some.len() < 70);
+        served.extend(some);
+        assert!(c.env.instant() < deadline);
+    }
+    let missing: Vec<_> = (0..70).filter(|index| !served.contains(index)).collect();
+    assert!(missing.is_empty(), "{missing:?} never get anything");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_back_fill_that_the_store_throttles_slows_down_nobody_else() {
+    let c = behind().await;
+    let old = c.store.list(wal::PREFIX, None, 1000).await.unwrap();
+    let old: std::collections::BTreeSet<String> = old.into_iter().map(|object| object.key).collect();
+    let (mut client, _) = c.with_topic("new").await;
+    for _ in 0..10 {
+        let batch = plain(1, c.now(), |_| {});
+        assert_eq!(client.produce("new", 0, batch, -1).await.0, 0);
+    }
+    let now = c.now();
+    c.env.kill();
+    let env = Env::simulated(18);
+    let plan = move |operation, key: &str| Decision {
+        delay: Duration::ZERO,
+        fault: match operation == Operation::Get && old.contains(key) {
+            true => Fault::Fail(BlobError::Throttled("slow down".to_owned())),
+            false => Fault::None,
+        },
+    };
+    let throttling: SharedStore = Arc::new(Faulty::new(c.store, env.clone(), Arc::new(plan)));
+    let stores = Stores::retrying(&throttling, &env);
+    let c = Cluster::start_over(env, throttling, stores, |_| {}).await;
+    let mut behind = c.client().await;
+    for partition in 0..10 {
+        let mut request = fetch("t", 0, 0);
+        request.topics[0].partitions[0].partition = partition;
+        behind.send(&request, 12).await;
+    }
+    c.env.sleep(5 * SECOND).await;
+    let mut client = c.client().await;
+    for offset in 0..10 {
+        let mut request = fetch("new", offset, 0);
+        request.topics[0].partitions[0].partition_max_bytes = 1;
+        let start = c.env.instant();
+        let response = client.call(&request, 12).await;
+        assert_eq!(offsets_of(&response), [offset]);
+        let batch = plain(1, now, |_| {});
+        assert_eq!(client.produce("new", 0, batch, -1).await.0, 0);
+        let took = c.env.instant() - start;
+        assert!(took < SECOND, "{took:?}");
+    }
+    let (_, response) = behind.receive::<FetchRequest>(12).await;
+    assert_eq!(error_of(&response), ResponseError::KafkaStorageError.code());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_tells_brokers_how_long_a_dead_object_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("secret");
+    std::fs::write(&file, "the secret of the cluster").unwrap();
+    let secret = Arc::new(ClusterSecret::read(&file).unwrap());
+    let c = cluster_with(
+        |store, _| store,
+        |config| {
+            config.internal.port = 9190;
+            config.internal.secret_file = Some(file);
+            config.tuning.jobs.file_grace = 77 * SECOND;
+        },
+    )
+    .await;
+    let request = TailRequest {
+        shard: ShardId(0),
+        from: LogOffset(u64::MAX),
+        max_wait_ms: 0,
+    };
+    let pool = Pool::new(c.env.clone(), secret);
+    let deadline = c.env.instant() + 10 * SECOND;
+    let call = pool.call("test:9190", api_key::TAIL, &request, deadline);
+    let news: TailResponse = call.await.unwrap();
+    assert_eq!((news.error_code, news.file_grace_ms), (0, Some(77_000)));
 }

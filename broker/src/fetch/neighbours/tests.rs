@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use blob::{MemoryStore, Metered, Operation, SharedStore};
 use bytes::BytesMut;
 use cache::ObjectCache;
+use env::{SimNet, Simulation};
 use kafka_wire::flex::Encode;
 use kafka_wire::rope::Rope;
 use types::Timestamp;
@@ -145,11 +146,14 @@ enum Manner {
     /// It takes so long, in milliseconds.
     Slow(u64),
     Silent,
-    /// As an earlier release does.
+    /// As the first release does.
     Close,
+    /// It does not serve this.
+    Unknown,
 }
 
 struct Neighbour {
+    net: SimNet,
     env: Env,
     manner: Mutex<Manner>,
     asked: AtomicUsize,
@@ -158,7 +162,7 @@ struct Neighbour {
 
 #[async_trait]
 impl Handler for Neighbour {
-    async fn handle(&self, key: i16, body: Bytes, caller: &Caller) -> Option<Rope> {
+    async fn handle(&self, key: i16, body: Bytes, caller: &Caller) -> Result<Rope, ResponseError> {
         self.asked.fetch_add(1, Relaxed);
         let manner = *self.manner.lock();
         let served = self.server.handle(key, body, caller).await?.into_bytes();
@@ -174,20 +178,24 @@ impl Handler for Neighbour {
                     error_code: 0,
                     records: Bytes::new(),
                 };
-                return Some(empty.to_bytes().into());
+                return Ok(empty.to_bytes().into());
             }
             Manner::Refuse => {
                 let refusal = ReadObjectResponse {
                     error_code: ResponseError::ThrottlingQuotaExceeded.code(),
                     records: Bytes::new(),
                 };
-                return Some(refusal.to_bytes().into());
+                return Ok(refusal.to_bytes().into());
             }
             Manner::Slow(ms) => self.env.sleep(Duration::from_millis(ms)).await,
             Manner::Silent => caller.gone.cancelled().await,
-            Manner::Close => return None,
+            Manner::Close => {
+                self.net.reset("test");
+                return Err(ResponseError::UnknownServerError);
+            }
+            Manner::Unknown => return Err(ResponseError::UnsupportedVersion),
         }
-        Some(answer.freeze().into())
+        Ok(answer.freeze().into())
     }
 }
 
@@ -206,7 +214,8 @@ struct World {
 
 impl World {
     async fn new() -> World {
-        let env = Env::simulated(5);
+        let simulation = Simulation::new(5);
+        let env = simulation.node("test");
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("secret");
         std::fs::write(&file, "the secret of the cluster").unwrap();
@@ -221,10 +230,11 @@ impl World {
         writer.update(image(vec![broker(ME, "a"), broker(OTHER, "a")]));
         let metrics = Arc::new(Metrics::default());
         let neighbour = Arc::new(Neighbour {
+            net: simulation.net().clone(),
             env: env.clone(),
             manner: Mutex::new(Manner::Serve),
             asked: AtomicUsize::new(0),
-            server: ObjectServer::new(env.clone(), theirs, 30 * SECOND, metrics.clone()),
+            server: ObjectServer::new(env.clone(), theirs, 30 * SECOND, 64 << 20, metrics.clone()),
         });
         let listener = env.listen("test:9190").await.unwrap();
         env.spawn(serve(
@@ -339,6 +349,7 @@ async fn whatever_a_neighbour_does_costs_a_get_and_little_time() {
         Manner::Refuse,
         Manner::Silent,
         Manner::Close,
+        Manner::Unknown,
         Manner::Slow(10_000),
     ] {
         let world = World::new().await;
@@ -376,7 +387,7 @@ async fn a_neighbour_that_is_slow_now_and_then_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_answer_is_left_alone_for_a_while() {
-    for manner in [Manner::Silent, Manner::Close] {
+    for manner in [Manner::Silent, Manner::Close, Manner::Unknown] {
         let world = World::new().await;
         world.be(manner);
         // Silence is recognised after a second, an end at once.

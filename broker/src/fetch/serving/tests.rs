@@ -1,8 +1,12 @@
 use blob::{MemoryStore, SharedStore};
 use bytes::Buf;
 use coordinator::protocol::ObjectRange;
+use kafka_wire::flex::Decode;
 
 use super::*;
+
+/// For answers on their way.
+const MEMORY: usize = 64 << 20;
 
 struct World {
     store: SharedStore,
@@ -15,7 +19,7 @@ fn world() -> World {
     let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
     let cache = Arc::new(ObjectCache::new(store.clone(), 1 << 20));
     let metrics = Arc::new(Metrics::default());
-    let server = ObjectServer::new(env, cache.clone(), Duration::from_secs(30), metrics);
+    let server = ObjectServer::new(env, cache.clone(), Duration::from_secs(30), MEMORY, metrics);
     World { store, cache, server }
 }
 
@@ -103,12 +107,12 @@ async fn what_is_not_there_or_makes_no_sense_is_refused() {
         caller.unwritten.available_permits(),
         Caller::default().unwritten.available_permits()
     );
-    assert_eq!(world.server.room.available_permits(), PINNED);
+    assert_eq!(world.server.room.available_permits(), MEMORY);
     let not_ours = world
         .server
         .handle(api_key::COMMIT_FILE, Bytes::new(), &caller)
         .await;
-    assert!(not_ours.is_none());
+    assert_eq!(not_ours.err(), Some(ResponseError::UnsupportedVersion));
     let half = request(object, 100, &[(0, 1)]).to_bytes();
     let half = half.slice(..half.len() - 1);
     assert!(
@@ -116,7 +120,7 @@ async fn what_is_not_there_or_makes_no_sense_is_refused() {
             .server
             .handle(api_key::READ_OBJECT, half, &caller)
             .await
-            .is_none()
+            .is_err()
     );
 }
 
@@ -136,24 +140,24 @@ async fn who_does_not_take_its_answers_gets_no_more() {
     );
     // Others are served. The object counts once.
     assert_eq!(world.code(&Caller::default(), &whole).await, 0);
-    assert_eq!(world.server.room.available_permits(), PINNED - (16 << 20));
+    assert_eq!(world.server.room.available_permits(), MEMORY - (16 << 20));
     // What is written makes room.
     second.advance(second.remaining() - 1);
     assert_eq!(world.code(&slow, &whole).await, 0);
     drop((first, second));
-    assert_eq!(world.server.room.available_permits(), PINNED);
+    assert_eq!(world.server.room.available_permits(), MEMORY);
 }
 
 #[tokio::test]
 async fn answers_on_their_way_keep_a_bounded_number_of_objects_in_memory() {
     let world = world();
     let mut kept = Vec::new();
-    // One byte keeps the whole object, and the cache is too small for any.
+    // A quarter keeps the whole object, and the cache is too small for any.
     for id in 0..4 {
         let object = world.stored(id, 16 << 20).await;
         kept.push(
             world
-                .ask(&Caller::default(), &request(object, 16 << 20, &[(0, 1)]))
+                .ask(&Caller::default(), &request(object, 16 << 20, &[(0, 4 << 20)]))
                 .await,
         );
     }
@@ -165,4 +169,19 @@ async fn answers_on_their_way_keep_a_bounded_number_of_objects_in_memory() {
     kept.pop();
     assert_eq!(world.code(&Caller::default(), &one_more).await, 0);
     assert_eq!(world.server.pinned.lock().len(), 4, "what is gone is forgotten");
+}
+
+#[tokio::test]
+async fn a_small_part_does_not_keep_its_object() {
+    let world = world();
+    let mut kept = Vec::new();
+    for id in 0..20 {
+        let object = world.stored(id, 16 << 20).await;
+        let small = request(object, 16 << 20, &[(7, 1000), (2 << 20, 1000)]);
+        kept.push(world.ask(&Caller::default(), &small).await);
+    }
+    assert!(kept.iter().all(|(response, _)| response.error_code == 0));
+    assert_eq!(world.server.room.available_permits(), MEMORY - 20 * 2000);
+    drop(kept);
+    assert_eq!(world.server.room.available_permits(), MEMORY);
 }

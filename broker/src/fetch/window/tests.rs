@@ -42,6 +42,7 @@ fn news(reset: bool, next: u64, partitions: Vec<TailUpdate>) -> TailResponse {
         reset,
         next: LogOffset(next),
         partitions,
+        file_grace_ms: None,
     }
 }
 

@@ -4,13 +4,15 @@ use blob::faults::{Decision, Fault, Faulty};
 use blob::{BlobError, MemoryStore, Operation, SharedStore};
 use kafka_wire::batch;
 use parking_lot::Mutex;
-use types::TopicId;
+use types::{TopicId, TopicPartition};
 
 use super::super::testing::{batch as plain, sequenced};
 use super::super::{Append, Producer};
 use super::*;
 use crate::config;
+use crate::net::memory::MemoryBudget;
 
+mod bounds;
 mod stuck;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -437,13 +439,17 @@ async fn who_cannot_wait_for_its_turn_gives_its_memory_back_and_its_object_is_de
     };
     let f = fixture(slow_first, at_once);
     let first = f.one(append(1, 1, sequenced(9, 0, 1, 1000)), 60 * SECOND).await;
-    let memory = Arc::new(tokio::sync::Semaphore::new(10));
-    let permit = memory.clone().acquire_many_owned(10).await.unwrap();
+    let budget = MemoryBudget::new(1000);
+    let memory = budget.take(1000).await;
     let second = vec![append(1, 1, sequenced(9, 1, 1, 1000))];
-    let outcome = f.producer.append(second, 5 * SECOND, Some(permit)).await;
+    let outcome = f.producer.append(second, 5 * SECOND, Some(memory));
+    let outcome = f.env.spawn(outcome);
+    f.env.sleep(4 * SECOND).await;
+    assert!(budget.used() > 0, "it waits");
+    let outcome = outcome.await.unwrap();
     assert_eq!(codes(&outcome), [ResponseError::RequestTimedOut.code()]);
     f.env.sleep(SECOND).await;
-    assert_eq!(memory.available_permits(), 10);
+    assert_eq!(budget.used(), 0);
     assert_eq!(codes(&first.await.unwrap()), [0]);
     f.env.sleep(200 * SECOND).await;
     assert_eq!(f.commits(), [(1, 0)], "the second was never committed");

@@ -197,3 +197,26 @@ fn a_commit_that_was_given_up_may_come_late_but_not_into_a_later_generation() {
         "a member that slept has committed over the next"
     );
 }
+
+#[test]
+fn a_generation_that_is_over_commits_nothing() {
+    let h = |commits: Vec<Commit>| GroupHistory {
+        commits,
+        // From 20 to 30.
+        ..owning(vec![own("a", 1, &[0], 0), own("b", 2, &[0], 20)])
+    };
+    // While the next one was forming, and in the next one, and refused.
+    let right = vec![
+        commit(1, 3, 30, Some(50)),
+        commit(2, 4, 50, Some(60)),
+        commit(1, 5, 50, None),
+    ];
+    assert_eq!(h(right).check(10), []);
+    let late = Anomaly::LateCommit {
+        partition: 0,
+        offset: 3,
+        generation: 1,
+        later: 2,
+    };
+    assert_eq!(h(vec![commit(1, 3, 50, Some(60))]).check(10), [late]);
+}

@@ -3,14 +3,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use env::Env;
-use history::{History, ListedEnd, ListedStart, OffsetStep, Place, TimeLookup};
+use history::{History, ListedEnd, ListedStart, OffsetStep, Place, Span, TimeLookup};
+use parking_lot::Mutex;
 
 use super::PAUSE;
 use super::producers::{Target, burst, note_sent, producer_id, random_batches};
 use crate::client::{Client, Failure};
 use crate::group_requests::Identity;
 use crate::lab::{Lab, Topic, clock};
-use crate::requests::{Fetched, PLENTY, Position};
+use crate::requests::{Fetched, PLENTY, Position, codes};
 
 /// Repeats `$ask`, which may use `$client`, until it gives something. (A function would need an asynchronous closure
 /// that can be sent to another thread.)
@@ -31,18 +32,23 @@ macro_rules! until {
 
 /// Asks where partitions begin and end, and where times begin, and compares that with what was acknowledged before.
 pub(crate) async fn audit(env: Env, lab: Arc<Lab>, topics: &'static [&'static str]) {
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
+    // Since when it has no answer.
+    let mut since = None;
     while !lab.is_quiet() {
         let pick = env.random_below(topics.len() as u64) as usize;
         let topic = lab.topic(topics[pick]);
-        let start = clock(&env);
+        let start = *since.get_or_insert_with(|| clock(&env));
         let asked = match env.random_below(4) {
-            0 | 1 => ask_ends(&mut client, &lab, topic).await,
+            0 | 1 => ask_ends(&mut client, &lab, topic).await.map(drop),
             2 => ask_starts(&mut client, &lab, topic).await,
             _ => ask_time(&mut client, &lab, topic).await,
         };
         match asked {
-            Ok(()) => lab.took(&env, "ListOffsets", start),
+            Ok(()) => {
+                lab.took(&env, "ListOffsets", start);
+                since = None;
+            }
             Err(failure) => lab.trace.add(&env, format_args!("no offsets: {failure}")),
         }
         // Every question goes to another broker: one of them may still follow a leader that was deposed.
@@ -51,27 +57,39 @@ pub(crate) async fn audit(env: Env, lab: Arc<Lab>, topics: &'static [&'static st
     }
 }
 
-async fn ask_ends(client: &mut Client, lab: &Lab, topic: &Topic) -> Result<(), Failure> {
-    let acked = last_acked(topic);
-    let count = i32::try_from(acked.len()).unwrap_or(0);
+/// The ends of all partitions.
+pub(super) async fn ask_ends(client: &mut Client, lab: &Lab, topic: &Topic) -> Result<Vec<i64>, Failure> {
+    let known: Vec<i64> = {
+        let history = topic.history.lock();
+        let partitions = 0..topic.partitions();
+        partitions
+            .map(|partition| history.last_known(partition))
+            .collect()
+    };
+    let count = i32::try_from(known.len()).unwrap_or(0);
+    let from = clock(&client.env);
     let listed = client.offsets(topic.name, count, -1).await?;
-    let line = format!("{} ends at {listed:?}, acknowledged {acked:?}", topic.name);
+    let to = clock(&client.env);
+    let line = format!("{} ends at {listed:?}, known is {known:?}", topic.name);
     lab.trace.add(&client.env, line);
-    let ends = (0..).zip(acked.into_iter().zip(listed));
-    let ends = ends.map(|(partition, (acked, listed))| ListedEnd {
+    let ends = (0..).zip(known.into_iter().zip(&listed));
+    let ends = ends.map(|(partition, (known, listed))| ListedEnd {
         partition,
-        acked,
-        listed,
+        known,
+        listed: *listed,
+        span: Span { from, to },
     });
     topic.history.lock().ends.extend(ends);
-    Ok(())
+    Ok(listed)
 }
 
 async fn ask_starts(client: &mut Client, lab: &Lab, topic: &Topic) -> Result<(), Failure> {
     let deleted = topic.history.lock().deleted.clone();
+    let from = clock(&client.env);
     let listed = client.offsets(topic.name, topic.partitions(), -2).await?;
     let line = format!("{} begins at {listed:?}, deleted {deleted:?}", topic.name);
     lab.trace.add(&client.env, line);
+    let to = clock(&client.env);
     let mut history = topic.history.lock();
     for (partition, listed) in (0..).zip(listed) {
         let deleted = deleted.get(&partition).copied().unwrap_or(0);
@@ -81,6 +99,7 @@ async fn ask_starts(client: &mut Client, lab: &Lab, topic: &Topic) -> Result<(),
             deleted,
             asked,
             listed,
+            span: Span { from, to },
         });
     }
     Ok(())
@@ -126,12 +145,14 @@ fn last_acked(topic: &Topic) -> Vec<i64> {
 /// Commits growing offsets for a group, and asks for them.
 pub(crate) async fn commit_offsets(env: Env, lab: Arc<Lab>, topic: &'static str, group: String) {
     let topic = lab.topic(topic);
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
     let mut steps = Vec::new();
     let mut offset = 0;
+    // Since when it has no answer.
+    let mut since = None;
     while !lab.is_quiet() {
         let partition = topic.random_partition(&env);
-        let start = clock(&env);
+        let start = *since.get_or_insert_with(|| clock(&env));
         if env.random_below(3) > 0 {
             offset += 1;
             steps.push((partition, OffsetStep::Sent(offset)));
@@ -144,11 +165,16 @@ pub(crate) async fn commit_offsets(env: Env, lab: Arc<Lab>, topic: &'static str,
                         .add(&env, format_args!("{group} committed {offset} of {partition}"));
                     steps.push((partition, OffsetStep::Acked(offset)));
                     lab.took(&env, "OffsetCommit", start);
+                    since = None;
                 }
                 failed => {
+                    let failure = match failed {
+                        Ok(Err(code)) => client.refused("OffsetCommit", code, codes::COORDINATOR),
+                        failed => format!("{failed:?}"),
+                    };
                     lab.trace.add(
                         &env,
-                        format_args!("{group} could not commit {offset} of {partition}: {failed:?}"),
+                        format_args!("{group} could not commit {offset} of {partition}: {failure}"),
                     );
                     client.disconnect();
                 }
@@ -159,6 +185,8 @@ pub(crate) async fn commit_offsets(env: Env, lab: Arc<Lab>, topic: &'static str,
                     lab.trace
                         .add(&env, format_args!("{group} is at {found} of {partition}"));
                     steps.push((partition, OffsetStep::Fetched(found)));
+                    lab.took(&env, "OffsetFetch", start);
+                    since = None;
                 }
                 Err(failure) => {
                     lab.trace.add(
@@ -177,7 +205,7 @@ pub(crate) async fn commit_offsets(env: Env, lab: Arc<Lab>, topic: &'static str,
 /// Deletes the beginnings of partitions.
 pub(crate) async fn delete_records(env: Env, lab: Arc<Lab>, topic: &'static str) {
     let topic = lab.topic(topic);
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
     while !lab.is_quiet() {
         env.sleep(Duration::from_millis(200 + env.random_below(1_500)))
             .await;
@@ -206,7 +234,12 @@ pub(crate) async fn delete_records(env: Env, lab: Arc<Lab>, topic: &'static str)
             format_args!("delete {}/{partition} below {offset}", topic.name),
         );
         match client.delete_records(topic.name, partition, offset).await {
-            Ok(()) => drop(topic.history.lock().deleted.insert(partition, offset)),
+            Ok(start) if start == offset => topic.has_deleted(&env, partition, offset),
+            Ok(start) => {
+                let name = topic.name;
+                let what = format!("{name}/{partition} begins at {start} after a deletion up to {offset}");
+                lab.broken(&env, what);
+            }
             Err(failure) => {
                 lab.trace
                     .add(&env, format_args!("records not deleted: {failure}"));
@@ -219,7 +252,7 @@ pub(crate) async fn delete_records(env: Env, lab: Arc<Lab>, topic: &'static str)
 /// Gives a topic more partitions, one by one, up to `most`.
 pub(crate) async fn grow(env: Env, lab: Arc<Lab>, topic: &'static str, most: i32) {
     let topic = lab.topic(topic);
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
     for partitions in topic.partitions() + 1..=most {
         env.sleep(Duration::from_millis(1_000 + env.random_below(6_000)))
             .await;
@@ -246,8 +279,7 @@ const DRIFTER: &str = "drifter";
 
 /// Commits offsets until the topic is gone. True: what became of each is known, so none of them may be heard of again.
 async fn commit_until(env: Env, lab: Arc<Lab>, topic: String, gone: Arc<AtomicBool>) -> bool {
-    const UNKNOWN_TOPIC: i16 = 3;
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
     let mut all_settled = true;
     let mut offset = 0;
     while !gone.load(Relaxed) {
@@ -255,11 +287,14 @@ async fn commit_until(env: Env, lab: Arc<Lab>, topic: String, gone: Arc<AtomicBo
         let committed = client
             .commit_offset(DRIFTER, &Identity::none(), &topic, 0, offset)
             .await;
-        if !matches!(committed, Ok(Ok(()) | Err(UNKNOWN_TOPIC))) {
+        if !matches!(committed, Ok(Ok(()) | Err(codes::UNKNOWN_TOPIC))) {
             lab.trace.add(
                 &env,
                 format_args!("{DRIFTER} could not commit {offset}: {committed:?}"),
             );
+            if let Ok(Err(code)) = committed {
+                client.refused("OffsetCommit", code, codes::COORDINATOR);
+            }
             all_settled = false;
         }
         // Brokers hear of the end of a topic one after the other.
@@ -271,7 +306,7 @@ async fn commit_until(env: Env, lab: Arc<Lab>, topic: String, gone: Arc<AtomicBo
 
 /// Creates a topic, fills and reads it, deletes it, and again under the same name.
 pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u64) {
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
     let mut next = first;
     let mut before = None;
     let mut all_settled = true;
@@ -295,10 +330,10 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
         before = Some(id);
         lab.took(&env, format!("creation of {name}"), start);
         lab.trace.add(&env, format_args!("{name} is {id}"));
-        let mut history = History {
+        let history = Mutex::new(History {
             idempotent: true,
             ..History::default()
-        };
+        });
         // One that was given up may have made this topic long before it was seen, while commits were still on their way.
         let alone = unanswered.is_none_or(|at| env.instant().saturating_duration_since(at) > LATE);
         if all_settled && alone {
@@ -322,20 +357,20 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
         let producer = producer_id(&mut client, &lab).await;
         for partition in 0..partitions {
             let batches = random_batches(&env, &mut 0, &mut next, 3);
-            note_sent(&mut history, &batches);
-            let mut acked = |value, offset| {
-                history.acked.insert(value, Place { partition, offset });
-            };
+            note_sent(&mut history.lock(), &batches);
             let target = Target {
                 topic: &name,
                 partition,
                 producer,
                 gap: Duration::ZERO,
+                history: &history,
+                expires: false,
             };
-            if !burst(&mut client, &lab, target, batches, &mut acked).await {
+            if !burst(&mut client, &lab, target, batches).await {
                 return;
             }
         }
+        let mut history = history.into_inner();
         let mut read = Vec::new();
         for partition in 0..partitions {
             let mut offset = 0;
@@ -347,6 +382,11 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
                 };
                 let fetched = |found: Vec<Fetched>| match found.into_iter().next() {
                     Some(found) if found.error == 0 => Ok(Some(found)),
+                    // What was acknowledged is there, and nobody has deleted it.
+                    Some(found) if found.error == codes::OUT_OF_RANGE => {
+                        lab.broken(&env, format!("{offset} of {name}/{partition} is out of range"));
+                        Ok(None)
+                    }
                     Some(found) => Err(format!("fetch of {name}/{partition}: error {}", found.error)),
                     None => Ok(None),
                 };
@@ -361,6 +401,7 @@ pub(crate) async fn come_and_go(env: Env, lab: Arc<Lab>, name: String, first: u6
                         partition,
                         offset: record.offset,
                     };
+                    history.note_time(place, record.time, record.log_append_time);
                     read.push((record.value, place));
                 }
             }

@@ -12,7 +12,7 @@ use crate::world::World;
 
 /// Retention has taken what it may take, and nothing else.
 pub(crate) async fn check_retention(env: &Env, lab: &Lab) {
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), lab);
     for topic in lab.topics.iter().filter(|topic| topic.expires) {
         let keeps = topic.keeps.unwrap_or(0);
         let bounds = loop {
@@ -48,13 +48,14 @@ pub(crate) fn batch_bytes() -> usize {
         sequence: -1,
         first: 1_000_000,
         count: 1,
+        created: 1_767_225_600_000,
     };
-    encode_batch(1_767_225_600_000, nobody, batch).map_or(0, |bytes| bytes.len())
+    encode_batch(nobody, batch).map_or(0, |bytes| bytes.len())
 }
 
 /// Deletes all topics; then nothing is left of their objects before `until`.
 pub(crate) async fn check_leaks(env: &Env, world: &Arc<World>, lab: &Lab, until: Instant) {
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), lab);
     let names = lab.topics.iter().map(|topic| topic.name);
     for name in names.chain(["temporary"]) {
         while let Err(failure) = client.delete(name).await {

@@ -10,9 +10,9 @@ use history::{Commit, Fetch, Ownership, Place, Span};
 
 use super::PAUSE;
 use crate::client::{Client, Failure};
-use crate::group_requests::Identity;
+use crate::group_requests::{Identity, UNKNOWN_MEMBER_ID};
 use crate::lab::{Lab, Topic, clock};
-use crate::requests::{PLENTY, Position, refused};
+use crate::requests::{PLENTY, Position, codes};
 
 const GROUP: &str = "readers";
 /// Between heartbeats.
@@ -22,9 +22,7 @@ const LONG: Duration = Duration::from_secs(5);
 /// Most members at a time.
 const MOST: usize = 4;
 
-const OUT_OF_RANGE: i16 = 1;
 const ILLEGAL_GENERATION: i16 = 22;
-const UNKNOWN_MEMBER_ID: i16 = 25;
 const REBALANCE_IN_PROGRESS: i16 = 27;
 const MEMBER_ID_REQUIRED: i16 = 79;
 
@@ -52,7 +50,7 @@ pub(crate) async fn run_group(
         let env = simulation.node(&name);
         let leave: Arc<AtomicBool> = Arc::default();
         let member = Member {
-            client: Client::new(env.clone(), lab.bootstrap.clone()),
+            client: Client::new(env.clone(), &lab),
             env: env.clone(),
             lab: lab.clone(),
             topic,
@@ -113,7 +111,7 @@ pub(crate) async fn run_group(
 /// Asks again and again where the group is.
 async fn observe(env: Env, lab: Arc<Lab>, topic: &'static str) {
     let topic = lab.topic(topic);
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
     while !lab.is_quiet() {
         let partition = topic.random_partition(&env);
         if let Err(failure) = committed(&mut client, &lab, topic, partition).await {
@@ -126,7 +124,7 @@ async fn observe(env: Env, lab: Arc<Lab>, topic: &'static str) {
 
 /// Waits until the group has committed the ends of all partitions.
 async fn at_end(env: &Env, lab: &Lab, topic: &Topic) {
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), lab);
     loop {
         match is_at_end(&mut client, lab, topic).await {
             Ok(true) => return,
@@ -235,8 +233,8 @@ impl Member {
                 self.id = joined.member;
                 return Ok(None);
             }
-            Err(code) if self.must_join(code) => return Ok(None),
-            Err(code) => return Err(refused("JoinGroup", code)),
+            Err(code) if code != ILLEGAL_GENERATION && self.must_join(code) => return Ok(None),
+            Err(code) => return Err(self.client.refused("JoinGroup", code, codes::COORDINATOR)),
         };
         self.id = joined.member;
         let me = Identity {
@@ -254,7 +252,7 @@ impl Member {
         let partitions = match self.client.sync_group(GROUP, &me, &plan).await? {
             Ok(partitions) => partitions,
             Err(code) if self.must_join(code) => return Ok(None),
-            Err(code) => return Err(refused("SyncGroup", code)),
+            Err(code) => return Err(self.client.refused("SyncGroup", code, codes::MEMBER)),
         };
         let to = clock(&self.env);
         self.say(&format!("owns {partitions:?} in {generation}"));
@@ -305,7 +303,7 @@ impl Member {
                     return Ok(false);
                 }
                 Err(code) if self.must_join(code) => return Ok(false),
-                Err(code) => return Err(refused("Heartbeat", code)),
+                Err(code) => return Err(self.client.refused("Heartbeat", code, codes::MEMBER)),
             }
         }
         for (partition, position) in &mut part.positions {
@@ -340,7 +338,7 @@ impl Member {
         let mut some = false;
         for fetched in self.client.fetch(&positions, PLENTY).await? {
             let partition = fetched.partition;
-            if fetched.error == OUT_OF_RANGE {
+            if fetched.error == codes::OUT_OF_RANGE {
                 let what = format!(
                     "what {GROUP} has committed of {}/{partition} is not there",
                     topic.name
@@ -348,7 +346,7 @@ impl Member {
                 self.lab.broken(&self.env, what);
             }
             if fetched.error != 0 {
-                return Err(refused("Fetch", fetched.error));
+                return Err(format!("{}/{partition}: error {}", topic.name, fetched.error));
             }
             if let Some(why) = fetched.corrupt {
                 self.lab.broken(
@@ -412,7 +410,9 @@ impl Member {
                     self.say(&format!("commit of {next} of {partition}: error {code}"));
                     return match self.must_join(code) {
                         true => Ok(false),
-                        false => Err(refused("OffsetCommit", code)),
+                        // A broker that has not heard of a new partition yet.
+                        false if code == codes::UNKNOWN_TOPIC => Err("no such partition yet".to_owned()),
+                        false => Err(self.client.refused("OffsetCommit", code, codes::COORDINATOR)),
                     };
                 }
             }

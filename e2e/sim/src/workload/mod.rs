@@ -10,7 +10,7 @@ pub(crate) use admin::{audit, come_and_go, commit_offsets, delete_records, grow}
 pub(crate) use after::{batch_bytes, check_leaks, check_retention};
 pub(crate) use consumers::consume;
 pub(crate) use members::run_group;
-pub(crate) use producers::{Work, produce_idempotent, produce_once};
+pub(crate) use producers::{Work, produce_idempotent, produce_late, produce_once, repeat};
 
 use std::time::Duration;
 

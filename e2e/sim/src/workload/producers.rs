@@ -3,25 +3,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use env::Env;
-use history::{History, Place};
+use history::{History, ListedStart, Place, Span};
+use parking_lot::Mutex;
 
 use super::PAUSE;
 use crate::client::{Batch, Client, ProducerId};
-use crate::lab::{Lab, clock};
+use crate::lab::{Lab, Repeat, Topic, clock};
+use crate::requests::{Stored, codes};
 
 /// Most records in a batch.
 const RECORDS: u64 = 3;
 /// Most requests in flight, as with every idempotent producer.
 const IN_FLIGHT: u64 = 5;
-/// NOT_LEADER_OR_FOLLOWER: the client goes elsewhere.
-const NOT_LEADER: i16 = 6;
-/// UNKNOWN_TOPIC_OR_PARTITION: known to a broker that has not heard of a new topic yet.
-const UNKNOWN_TOPIC: i16 = 3;
-
-/// INVALID_PRODUCER_EPOCH
-const FENCED: i16 = 47;
-/// Errors after which a batch is sent again.
-const RETRIABLE: [i16; 8] = [UNKNOWN_TOPIC, NOT_LEADER, 7, 13, 14, 15, 16, 56];
+/// A producer that sleeps does so for this long at least, and at most twice that: shards get snapshots and leaders meanwhile.
+const SLEEP: Duration = Duration::from_secs(10);
 
 /// How much a producer does.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +38,66 @@ pub(super) struct Target<'a> {
     pub(super) partition: i32,
     pub(super) producer: ProducerId,
     pub(super) gap: Duration,
+    pub(super) history: &'a Mutex<History>,
+    /// Records vanish by themselves.
+    pub(super) expires: bool,
+}
+
+impl<'a> Target<'a> {
+    fn new(topic: &'a Topic, partition: i32, producer: ProducerId) -> Target<'a> {
+        Target {
+            topic: topic.name,
+            partition,
+            producer,
+            gap: Duration::ZERO,
+            history: &topic.history,
+            expires: topic.expires,
+        }
+    }
+
+    fn before(self, env: &Env) -> Before {
+        let deleted = self.history.lock().deleted.get(&self.partition).copied();
+        Before {
+            at: clock(env),
+            deleted: deleted.unwrap_or(0),
+        }
+    }
+
+    /// Takes over what an answer says of a batch that is stored.
+    fn note_stored(self, env: &Env, before: Before, batch: Batch, stored: Stored) {
+        let now = clock(env);
+        let partition = self.partition;
+        let mut history = self.history.lock();
+        for (value, offset) in batch.values().zip(stored.base_offset..) {
+            let place = Place { partition, offset };
+            history.ack(value, place);
+            history.acked_at.entry(place).or_insert(now);
+            if stored.log_append_time >= 0 {
+                history.note_time(place, stored.log_append_time, true);
+            }
+        }
+        let asked = match self.expires {
+            true => i64::MAX,
+            false => history.trimmed.get(&partition).copied().unwrap_or(0),
+        };
+        history.starts.push(ListedStart {
+            partition,
+            deleted: before.deleted,
+            asked,
+            listed: stored.log_start,
+            span: Span {
+                from: before.at,
+                to: now,
+            },
+        });
+    }
+}
+
+/// When a request left, and what was known of its partition by then.
+#[derive(Clone, Copy)]
+struct Before {
+    at: i64,
+    deleted: i64,
 }
 
 /// Half of the time all requests of a burst leave at once, and come into one object. With pauses, each has an object of
@@ -75,12 +130,13 @@ pub(super) async fn producer_id(client: &mut Client, lab: &Lab) -> ProducerId {
 /// it goes on in a new epoch half-way, as producers do after an error.
 pub(crate) async fn produce_idempotent(env: Env, lab: Arc<Lab>, topic: &'static str, work: Work) {
     let topic = lab.topic(topic);
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
     let mut next = work.first;
     for _ in 0..work.lives {
         let mut producer = producer_id(&mut client, &lab).await;
         let mut sequences: BTreeMap<i32, i32> = BTreeMap::new();
         let bump_at = env.random_below(2 * work.bursts);
+        let mut last = None;
         for number in 0..work.bursts {
             let before = (number == bump_at && number > 0).then(|| (producer, sequences.clone()));
             if before.is_some() {
@@ -91,30 +147,85 @@ pub(crate) async fn produce_idempotent(env: Env, lab: Arc<Lab>, topic: &'static 
             let sequence = sequences.entry(partition).or_insert(0);
             let batches = random_batches(&env, sequence, &mut next, RECORDS);
             note_sent(&mut topic.history.lock(), &batches);
-            let start = clock(&env);
-            let mut acked = |value, offset| {
-                let place = Place { partition, offset };
-                topic.history.lock().acked.insert(value, place);
-            };
             let target = Target {
-                topic: topic.name,
-                partition,
-                producer,
                 gap: random_gap(&env),
+                ..Target::new(topic, partition, producer)
             };
-            if !burst(&mut client, &lab, target, batches, &mut acked).await {
+            last = Some((partition, producer, batches.clone()));
+            if !burst(&mut client, &lab, target, batches).await {
                 return;
             }
-            lab.took(&env, format!("produce to {}/{partition}", topic.name), start);
-            if let Some((producer, sequences)) = before {
-                let target = Target { producer, ..target };
-                let sequence = sequences.get(&partition).copied().unwrap_or(0);
-                speak_as_before(&mut client, &lab, target, sequence, next).await;
+            let out_of_turn = match before {
+                Some((producer, sequences)) => {
+                    let target = Target { producer, ..target };
+                    let sequence = sequences.get(&partition).copied().unwrap_or(0);
+                    Some((target, sequence, codes::FENCED))
+                }
+                None if env.random_below(4) == 0 => {
+                    let sequence = sequences.get(&partition).copied().unwrap_or(0);
+                    Some((target, sequence + GAP, codes::OUT_OF_ORDER))
+                }
+                None => None,
+            };
+            if let Some((target, sequence, wanted)) = out_of_turn {
+                speak_out_of_turn(&mut client, &lab, target, sequence, next, wanted).await;
                 next += 1;
             }
             env.sleep(Duration::from_millis(env.random_below(work.pause)))
                 .await;
         }
+        repeat_later(&lab, topic, last);
+    }
+}
+
+/// What was acknowledged last is to be sent once more at the end.
+fn repeat_later(lab: &Lab, topic: &Topic, last: Option<(i32, ProducerId, VecDeque<Batch>)>) {
+    lab.repeats
+        .lock()
+        .extend(last.map(|(partition, producer, batches)| Repeat {
+            topic: topic.name,
+            partition,
+            producer,
+            batches: batches.into(),
+        }));
+}
+
+/// Sends once more what was acknowledged long ago: it is stored once.
+pub(crate) async fn repeat(env: &Env, lab: &Lab) {
+    let mut client = Client::new(env.clone(), lab);
+    let repeats = std::mem::take(&mut *lab.repeats.lock());
+    for repeat in repeats {
+        let target = Target::new(lab.topic(repeat.topic), repeat.partition, repeat.producer);
+        lab.trace
+            .add(env, format_args!("once more: {:?}", repeat.batches));
+        if !burst(&mut client, lab, target, repeat.batches.into()).await {
+            return;
+        }
+    }
+}
+
+/// An idempotent producer that hears no answer, sleeps, and sends the same again.
+pub(crate) async fn produce_late(env: Env, lab: Arc<Lab>, topic: &'static str, first: u64, times: u64) {
+    let topic = lab.topic(topic);
+    let mut client = Client::new(env.clone(), &lab);
+    let mut next = first;
+    for _ in 0..times {
+        let producer = producer_id(&mut client, &lab).await;
+        let partition = topic.random_partition(&env);
+        let batches = random_batches(&env, &mut 0, &mut next, RECORDS);
+        note_sent(&mut topic.history.lock(), &batches);
+        let patience = Duration::from_millis(1 + env.random_below(500));
+        let sent: Vec<Batch> = batches.iter().copied().collect();
+        client
+            .produce_and_leave(topic.name, partition, producer, &sent, patience)
+            .await;
+        let longer = Duration::from_millis(env.random_below(SLEEP.as_millis() as u64));
+        env.sleep(SLEEP + longer).await;
+        let target = Target::new(topic, partition, producer);
+        if !burst(&mut client, &lab, target, batches.clone()).await {
+            return;
+        }
+        repeat_later(&lab, topic, Some((partition, producer, batches)));
     }
 }
 
@@ -126,6 +237,7 @@ pub(super) fn random_batches(env: &Env, sequence: &mut i32, next: &mut u64, most
             sequence: *sequence,
             first: *next,
             count: 1 + env.random_below(most),
+            created: env.now().0,
         };
         *next += batch.count;
         *sequence += batch.count as i32;
@@ -139,30 +251,48 @@ pub(super) fn note_sent(history: &mut History, batches: &VecDeque<Batch>) {
     let values: Vec<u64> = batches.iter().flat_map(|batch| batch.values()).collect();
     history.sent.extend(&values);
     history.sends.push(values);
+    history
+        .created
+        .extend(batches.iter().flat_map(|batch| batch.times()));
 }
 
-/// A record in the name of an epoch that is over must be refused. Its value counts as never sent.
-async fn speak_as_before(client: &mut Client, lab: &Lab, target: Target<'_>, sequence: i32, value: u64) {
+/// Further ahead than any producer comes.
+const GAP: i32 = 100_000;
+
+/// A record in the name of an epoch that is over, or whose predecessors were never sent, must be refused and never be read.
+async fn speak_out_of_turn(
+    client: &mut Client,
+    lab: &Lab,
+    target: Target<'_>,
+    sequence: i32,
+    value: u64,
+    wanted: i16,
+) {
     let Target {
         topic,
         partition,
         producer,
         gap,
+        history,
+        ..
     } = target;
+    let env = client.env.clone();
     let batch = Batch {
         sequence,
         first: value,
         count: 1,
+        created: env.now().0,
     };
+    history.lock().refused.insert(value);
     let answers = client.produce(topic, partition, producer, &[batch], gap).await;
-    let line = format!("{value} of an epoch that is over, for {topic}/{partition}: {answers:?}");
+    let line = format!("{value} out of turn, for {topic}/{partition}: {answers:?}");
     match answers.first() {
-        Some(Ok(Err(code))) if *code == FENCED || RETRIABLE.contains(code) => {
-            lab.trace.add(&client.env, line);
+        Some(Ok(Err(code))) if *code == wanted || codes::PRODUCE.contains(code) => {
+            lab.trace.add(&env, line);
         }
-        Some(Ok(_)) => lab.broken(&client.env, line),
+        Some(Ok(_)) => lab.broken(&env, line),
         _ => {
-            lab.trace.add(&client.env, line);
+            lab.trace.add(&env, line);
             client.disconnect();
         }
     }
@@ -174,7 +304,6 @@ pub(super) async fn burst(
     lab: &Lab,
     target: Target<'_>,
     mut left: VecDeque<Batch>,
-    acked: &mut (dyn FnMut(u64, i64) + Send),
 ) -> bool {
     let env = client.env.clone();
     let Target {
@@ -182,30 +311,34 @@ pub(super) async fn burst(
         partition,
         producer,
         gap,
+        ..
     } = target;
+    let (start, paused) = (clock(&env), client.paused);
     while !left.is_empty() {
         let sent: Vec<Batch> = left.iter().copied().collect();
+        let before = target.before(&env);
         let answers = client.produce(topic, partition, producer, &sent, gap).await;
         let mut failed = false;
         for (batch, answer) in sent.into_iter().zip(answers) {
             let Batch { first, sequence, .. } = batch;
             match answer {
-                Ok(Ok(offset)) => {
+                Ok(Ok(stored)) => {
+                    let offset = stored.base_offset;
                     let line = format_args!("ack {:?} at {topic}/{partition}/{offset}", batch.values());
                     lab.trace.add(&env, line);
-                    for (value, offset) in batch.values().zip(offset..) {
-                        acked(value, offset);
-                    }
+                    target.note_stored(&env, before, batch, stored);
                     left.retain(|left| left.first != first);
                     continue;
                 }
-                Ok(Err(UNKNOWN_TOPIC | NOT_LEADER)) => {
-                    lab.trace
-                        .add(&env, format_args!("{first}: no leader at this broker"));
+                Ok(Err(code @ (codes::UNKNOWN_TOPIC | codes::NOT_LEADER))) => {
+                    lab.trace.add(
+                        &env,
+                        format_args!("{first}: no leader at this broker, error {code}"),
+                    );
                     client.disconnect();
                 }
-                // Retriable errors of a broker, and those that follow from the failure of an earlier record.
-                Ok(Err(code)) if failed || RETRIABLE.contains(&code) => {
+                // Who comes after a batch that failed is out of order.
+                Ok(Err(code)) if codes::PRODUCE.contains(&code) || failed && code == codes::OUT_OF_ORDER => {
                     lab.trace.add(&env, format_args!("{first}: error {code}"));
                     if env.random_below(2) == 0 {
                         client.disconnect();
@@ -214,7 +347,12 @@ pub(super) async fn burst(
                 Ok(Err(code)) => {
                     let id = producer.id;
                     let what = format!(
-                        "producer {id}, value {first} for {topic}/{partition}, sequence {sequence}, the first in flight: error {code}"
+                        "producer {id}, value {first} for {topic}/{partition}, sequence {sequence}, {}: error {code}",
+                        if failed {
+                            "after one that failed"
+                        } else {
+                            "the first in flight"
+                        }
                     );
                     lab.broken(&env, what);
                     return false;
@@ -227,6 +365,9 @@ pub(super) async fn burst(
             env.sleep(PAUSE).await;
         }
     }
+    // Not the pauses that the client has made itself.
+    let since = start + client.paused - paused;
+    lab.took(&env, format!("produce to {topic}/{partition}"), since);
     true
 }
 
@@ -240,7 +381,7 @@ pub(crate) async fn produce_once(
     pause: u64,
 ) {
     let topic = lab.topic(topic);
-    let mut client = Client::new(env.clone(), lab.bootstrap.clone());
+    let mut client = Client::new(env.clone(), &lab);
     let nobody = ProducerId { id: -1, epoch: -1 };
     let mut next = first;
     while next < first + count {
@@ -249,32 +390,40 @@ pub(crate) async fn produce_once(
         let most = if topic.expires { 1 } else { RECORDS };
         let mut batches = random_batches(&env, &mut 0, &mut next, most);
         batches.iter_mut().for_each(|batch| batch.sequence = -1);
-        let values = batches.iter().flat_map(|batch| batch.values());
-        topic.history.lock().sent.extend(values);
+        {
+            let mut history = topic.history.lock();
+            history
+                .sent
+                .extend(batches.iter().flat_map(|batch| batch.values()));
+            history
+                .created
+                .extend(batches.iter().flat_map(|batch| batch.times()));
+        }
         let batches: Vec<Batch> = batches.into();
+        let target = Target::new(topic, partition, nobody);
+        let before = target.before(&env);
         let answers = client
             .produce(topic.name, partition, nobody, &batches, random_gap(&env))
             .await;
         // What one connection has brought stands in its order, as far as it is acknowledged.
         let mut in_order = Vec::new();
         for (batch, answer) in batches.into_iter().zip(answers) {
-            match answer {
-                Ok(Ok(offset)) => {
+            let failure = match answer {
+                Ok(Ok(stored)) => {
+                    let offset = stored.base_offset;
                     let line =
                         format_args!("ack {:?} at {}/{partition}/{offset}", batch.values(), topic.name);
                     lab.trace.add(&env, line);
-                    for (value, offset) in batch.values().zip(offset..) {
-                        let place = Place { partition, offset };
-                        topic.history.lock().acked.insert(value, place);
-                        in_order.push(value);
-                    }
+                    target.note_stored(&env, before, batch, stored);
+                    in_order.extend(batch.values());
+                    continue;
                 }
-                other => {
-                    lab.trace
-                        .add(&env, format_args!("{} given up: {other:?}", batch.first));
-                    client.disconnect();
-                }
-            }
+                Ok(Err(code)) => client.refused("Produce", code, codes::PRODUCE),
+                Err(failure) => failure,
+            };
+            lab.trace
+                .add(&env, format_args!("{} given up: {failure}", batch.first));
+            client.disconnect();
         }
         topic.history.lock().sends.push(in_order);
         env.sleep(Duration::from_millis(env.random_below(pause))).await;

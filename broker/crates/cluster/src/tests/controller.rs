@@ -74,6 +74,56 @@ impl Lab {
     fn leaders(&self) -> Vec<i32> {
         self.image().shards.iter().map(|shard| shard.leader.0).collect()
     }
+
+    /// Where shards are led, in the order of the names.
+    fn zones(&self) -> Vec<String> {
+        let leaders = self.leaders().into_iter();
+        let mut zones: Vec<String> = leaders.map(|leader| self.nodes[&leader].zone.clone()).collect();
+        zones.sort_unstable();
+        zones
+    }
+
+    /// Shards that are led and followed in one zone, or not followed at all.
+    fn in_one_zone(&self) -> usize {
+        let image = self.image();
+        let zone = |address: &str| {
+            let node = self.nodes.values().find(|node| node.internal == address);
+            node.map(|node| node.zone.clone())
+        };
+        let near = |shard: &&crate::image::Shard| {
+            shard.follower.is_empty() || zone(&shard.follower) == zone(&shard.address)
+        };
+        image.shards.iter().filter(near).count()
+    }
+}
+
+#[test]
+fn shards_spread_over_the_zones_again_after_a_failure() {
+    let mut lab = Lab::new(3, Grace::default());
+    for (id, zone) in [(0, "a"), (1, "a"), (2, "b"), (3, "c")] {
+        lab.add(node(id, zone));
+    }
+    lab.rounds(20);
+    assert_eq!(
+        (lab.zones(), lab.in_one_zone()),
+        (vec!["a".into(), "b".into(), "c".into()], 0)
+    );
+    let gone = [2, 3].map(|id| lab.nodes.remove(&id).unwrap());
+    lab.rounds(40);
+    assert_eq!((lab.zones(), lab.in_one_zone()), (vec!["a".into(); 3], 3));
+    for (number, mut said) in (100..).zip(gone) {
+        // Another life of it.
+        (said.incarnation, said.leading, said.following) = (Uuid::from_u128(number), vec![], vec![]);
+        lab.add(said);
+        lab.rounds(30);
+    }
+    assert_eq!(
+        (lab.zones(), lab.in_one_zone()),
+        (vec!["a".into(), "b".into(), "c".into()], 0)
+    );
+    let image = lab.image();
+    lab.rounds(30);
+    assert_eq!(lab.image(), image, "and there they stay");
 }
 
 #[test]
@@ -83,8 +133,7 @@ fn shards_spread_over_zones_and_every_one_has_one_leader() {
         lab.add(node(id, zone));
     }
     lab.rounds(5);
-    let leaders: BTreeSet<i32> = lab.leaders().into_iter().collect();
-    assert_eq!(leaders.len(), 3);
+    assert_eq!(lab.zones(), ["a", "b", "c"]);
     for (id, said) in &lab.nodes {
         let own: Vec<u32> = (0..3)
             .filter(|shard| lab.leaders()[*shard as usize] == *id)

@@ -86,16 +86,19 @@ struct Shards {
     calls: Mutex<usize>,
     /// By number of the call, from 0.
     fates: Mutex<BTreeMap<usize, Fate>>,
+    /// Of all other calls that delete.
+    deletions: Mutex<Option<Fate>>,
 }
 
 impl Shards {
-    async fn call(&self, work: impl FnOnce()) -> Result<(), RpcError> {
+    async fn call(&self, otherwise: Option<Fate>, work: impl FnOnce()) -> Result<(), RpcError> {
         let call = {
             let mut calls = self.calls.lock();
             *calls += 1;
             *calls - 1
         };
         let fate = self.fates.lock().get(&call).copied();
+        let fate = fate.or(otherwise);
         match fate {
             Some(Fate::LostRequest) => std::future::pending().await,
             Some(Fate::Refused) => Err(RpcError("refused".to_owned())),
@@ -128,7 +131,7 @@ impl ShardRpc for Shards {
         request: CreatePartitionsRequest,
     ) -> Result<(), RpcError> {
         assert_eq!(leader.id, request.shard);
-        self.call(|| {
+        self.call(None, || {
             let mut bound = self.bound.lock();
             bound.extend(
                 request
@@ -142,7 +145,8 @@ impl ShardRpc for Shards {
 
     async fn delete_topics(&self, leader: &Shard, request: DeleteTopicsRequest) -> Result<(), RpcError> {
         assert_eq!(leader.id, request.shard);
-        self.call(|| {
+        let fate = *self.deletions.lock();
+        self.call(fate, || {
             for topic in request.topics {
                 self.bound
                     .lock()

@@ -198,6 +198,45 @@ async fn a_new_topic_waits_until_the_offsets_of_the_former_one_are_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_topics_are_created_again_while_they_cannot_be_deleted() {
+    const TOPICS: usize = 300;
+    let mut lab = Lab::new();
+    let first = lab.controller(0).await;
+    lab.nodes(&first, &["a"]).await;
+    let names: Vec<String> = (0..TOPICS).map(|number| format!("t{number}")).collect();
+    let all = || names.iter().map(|name| creatable(name, 1)).collect::<Vec<_>>();
+    create(&first, all()).await;
+    *lab.shards.deletions.lock() = Some(Fate::Refused);
+    let deletion = DeleteTopicsRequest::default()
+        .with_topic_names(names.iter().map(|topic| name(topic)).collect())
+        .with_timeout_ms(0);
+    first.delete_topics(&deletion).await.unwrap();
+    let request = CreateTopicsRequest::default()
+        .with_topics(all())
+        .with_timeout_ms(0);
+    first.create_topics(&request).await.unwrap();
+    lab.env.sleep(Duration::from_secs(40)).await;
+    assert_eq!(first.metadata().topics.len(), 2 * TOPICS);
+    let answer = create(&first, vec![creatable("other", 1)]).await;
+    assert_eq!(
+        answer.topics[0].error_code, 0,
+        "it has nothing to do with the others"
+    );
+    // Whoever is controller when the shards are back finds all of it unfinished.
+    let second = lab.controller(1).await;
+    lab.nodes(&second, &["a"]).await;
+    lab.env.sleep(Duration::from_secs(40)).await;
+    *lab.shards.deletions.lock() = None;
+    let finished = || {
+        let metadata = second.metadata();
+        metadata.topics.len() == TOPICS + 1 && metadata.topics.values().all(|topic| topic.ready == 1)
+    };
+    lab.until(finished).await;
+    let told = lab.shards.offsets_deleted.lock().len();
+    assert_eq!(told, 3 * TOPICS, "every shard, for every topic that was deleted");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_topic_that_waits_for_its_name_can_be_deleted() {
     let mut lab = Lab::new();
     let controller = lab.controller(0).await;

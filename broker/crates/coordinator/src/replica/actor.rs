@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use env::Env;
 use metalog::{LogError, MetadataLog, Owner};
@@ -56,6 +57,7 @@ fn spawn<S: StateMachine>(
 ) -> std::io::Result<ReplicaHandle<S>> {
     let (messages, received) = mpsc::channel(options.queue);
     let (status, watched) = watch::channel(first);
+    let applied_in = Arc::new(AtomicU64::new(0));
     let actor = Actor {
         env: env.clone(),
         name: name.to_owned(),
@@ -64,11 +66,13 @@ fn spawn<S: StateMachine>(
         options,
         messages: received,
         status,
+        applied_in: applied_in.clone(),
     };
     env.spawn_dedicated(name, actor.run(owner))?;
     Ok(ReplicaHandle {
         messages,
         status: watched,
+        applied_in,
     })
 }
 
@@ -80,6 +84,7 @@ struct Actor<S: StateMachine> {
     options: Options,
     messages: mpsc::Receiver<Message<S>>,
     status: watch::Sender<Status>,
+    applied_in: Arc<AtomicU64>,
 }
 
 impl<S: StateMachine> Actor<S> {
@@ -114,6 +119,7 @@ impl<S: StateMachine> Actor<S> {
             options,
             messages,
             status,
+            applied_in,
         } = self;
         let follows = matches!(*status.borrow(), Status::Following { .. });
         if follows {
@@ -135,7 +141,7 @@ impl<S: StateMachine> Actor<S> {
         match opened {
             Ok(opened) => {
                 tracing::info!(log = name, epoch = %opened.epoch, applied = ?state.applied(), "leading");
-                Leader::new(env, name, log.clone(), state, options, opened, messages, status)
+                Leader::new(env, name, log.clone(), state, options, opened, messages, status, applied_in)
                     .lead()
                     .await
             }

@@ -1,3 +1,7 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use env::Instant;
 use metalog::Owner;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -81,6 +85,8 @@ pub(super) enum Message<S: StateMachine> {
 pub struct ReplicaHandle<S: StateMachine> {
     pub(super) messages: mpsc::Sender<Message<S>>,
     pub(super) status: watch::Receiver<Status>,
+    /// In nanoseconds.
+    pub(super) applied_in: Arc<AtomicU64>,
 }
 
 impl<S: StateMachine> Clone for ReplicaHandle<S> {
@@ -88,6 +94,7 @@ impl<S: StateMachine> Clone for ReplicaHandle<S> {
         Self {
             messages: self.messages.clone(),
             status: self.status.clone(),
+            applied_in: self.applied_in.clone(),
         }
     }
 }
@@ -112,6 +119,11 @@ impl<S: StateMachine> ReplicaHandle<S> {
     /// What the replica is doing, and every change of it.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.clone()
+    }
+
+    /// How long a leader took to apply the last group.
+    pub fn applied_in(&self) -> Duration {
+        Duration::from_nanos(self.applied_in.load(Ordering::Relaxed))
     }
 
     /// An error unless the replica leads, as far as it knows.

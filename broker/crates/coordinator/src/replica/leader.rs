@@ -1,6 +1,7 @@
 //! The leader's loop.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,6 +72,8 @@ pub(super) struct Leader<'a, S: StateMachine> {
     epoch: Epoch,
     messages: &'a mut mpsc::Receiver<Message<S>>,
     status: &'a watch::Sender<Status>,
+    /// How long the last group took to be applied, in nanoseconds.
+    applied_in: &'a AtomicU64,
     /// Here while nothing is in flight.
     writer: Option<Writer>,
     flight: Option<JoinHandle<(Writer, Done)>>,
@@ -125,6 +128,7 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         ready: Ready,
         messages: &'a mut mpsc::Receiver<Message<S>>,
         status: &'a watch::Sender<Status>,
+        applied_in: &'a AtomicU64,
     ) -> Self {
         let snapshot = Snapshots {
             newest: ready.snapshot,
@@ -145,6 +149,7 @@ impl<'a, S: StateMachine> Leader<'a, S> {
             epoch: ready.epoch,
             messages,
             status,
+            applied_in,
             writer: Some(ready.writer),
             flight: None,
             flying: Group::default(),
@@ -384,7 +389,10 @@ impl<'a, S: StateMachine> Leader<'a, S> {
             flown.entries.reverse();
         }
         self.state.rollback()?;
+        let began = self.env.instant();
         self.state.apply(offset, &flown.entries)?;
+        let took = self.env.instant().saturating_duration_since(began).as_nanos();
+        self.applied_in.store(u64::try_from(took).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.snapshot.bytes_since += flown.bytes as u64;
         self.publish()?;
         self.unconfirmed.extend(flown.items);

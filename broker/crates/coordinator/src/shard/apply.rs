@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension};
-use types::{FastMap, LogOffset, ShardId, Timestamp, TopicId, TopicPartition};
+use types::{FastMap, LogOffset, ShardId, Timestamp, TopicPartition};
 
 use super::entry::{
     Change, ExpiredEntry, FileCommitted, FileTakenOver, Objects, PartitionBatches, PartitionsCreated,
@@ -13,8 +13,9 @@ use super::entry::{
 };
 use super::packed::Packed;
 use super::producer::{self, Producer, Remembered};
-use super::schema::{self, file_state};
+use super::schema::file_state;
 use super::state::{Counters, Partition, ShardState, read_producer};
+use super::time_index;
 use crate::protocol::{Coordinate, TailUpdate};
 use crate::replica::StateError;
 
@@ -61,7 +62,7 @@ impl ShardState {
             }
             for entry in entries {
                 let (time, change) = decode(entry.clone(), self.features.supported)?;
-                applying.counters.log_time = applying.counters.log_time.max(time);
+                applying.counters.log_time = time;
                 applying.apply(time, change)?;
             }
             news.push((offset, applying.take_news()));
@@ -88,9 +89,9 @@ impl ShardState {
 pub(super) struct Applying<'a> {
     pub(super) db: &'a Connection,
     shard: ShardId,
-    partitions: &'a mut FastMap<TopicPartition, Partition>,
+    pub(super) partitions: &'a mut FastMap<TopicPartition, Partition>,
     counters: &'a mut Counters,
-    changed: BTreeSet<TopicPartition>,
+    pub(super) changed: BTreeSet<TopicPartition>,
     producers: BTreeMap<(u32, i64), Producer>,
     batches: u64,
     /// Of the slot that is being applied.
@@ -165,9 +166,7 @@ impl Applying<'_> {
                 self.garbage(partition.num, &id, i64::MAX)?;
                 self.tell(id).deleted = true;
             }
-            self.db
-                .prepare_cached("DELETE FROM offsets WHERE topic = ? AND (topic_id IS NULL OR topic_id = ?)")?
-                .execute((&topic.name, topic.topic.0.as_bytes()))?;
+            self.offsets_deleted(&topic.name, topic.topic)?;
             self.db
                 .prepare_cached("INSERT OR REPLACE INTO deleted_topics VALUES (?, ?)")?
                 .execute((topic.topic.0.as_bytes(), time.0))?;
@@ -251,6 +250,7 @@ impl Applying<'_> {
                 batch.timestamp.0,
                 batch.log_append_time,
             ))?;
+            time_index::add(self.db, committed.num, last_offset)?;
             let log_append_time = if batch.log_append_time {
                 batch.timestamp
             } else {
@@ -307,107 +307,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Deletes garbage rows, and lets go of the files that hold their bytes.
-    fn purge(&mut self, time: Timestamp, limit: u32) -> Done {
-        let mut left = i64::from(limit);
-        while left > 0 {
-            let garbage = self
-                .db
-                .prepare_cached("SELECT num, topic, partition, below FROM garbage ORDER BY num LIMIT 1")?
-                .query_row((), |row| {
-                    let id = TopicPartition {
-                        topic: TopicId(schema::uuid(row, 1)?),
-                        partition: row.get(2)?,
-                    };
-                    Ok((row.get::<_, u32>(0)?, id, row.get::<_, i64>(3)?))
-                })
-                .optional()?;
-            let Some((num, id, below)) = garbage else { break };
-            let cut: Option<i64> = self
-                .db
-                .prepare_cached(
-                    "SELECT last_offset FROM batches WHERE num = ? AND last_offset < ?
-                     ORDER BY last_offset LIMIT 1 OFFSET ?",
-                )?
-                .query_row((num, below, left), |row| row.get(0))
-                .optional()?;
-            // `cut` is the first row that stays for the next time.
-            let end = cut.unwrap_or(below);
-            left -= self.delete_batches(time, num, &id, end)?;
-            if cut.is_none() {
-                self.db
-                    .prepare_cached("DELETE FROM garbage WHERE num = ?")?
-                    .execute((num,))?;
-                // A partition costs something even without batches.
-                left -= 1;
-                if self
-                    .partitions
-                    .get(&id)
-                    .is_none_or(|partition| partition.num != num)
-                {
-                    self.db
-                        .prepare_cached("DELETE FROM producers WHERE num = ?")?
-                        .execute((num,))?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn delete_batches(
-        &mut self,
-        time: Timestamp,
-        num: u32,
-        id: &TopicPartition,
-        end: i64,
-    ) -> Result<i64, StateError> {
-        let mut select = self.db.prepare_cached(
-            "SELECT file, count(*), sum(size) FROM batches WHERE num = ? AND last_offset < ? GROUP BY file ORDER BY file",
-        )?;
-        let files = select.query_map((num, end), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        let files: Vec<(i64, i64, i64)> = files.collect::<Result<_, _>>()?;
-        self.db
-            .prepare_cached("DELETE FROM batches WHERE num = ? AND last_offset < ?")?
-            .execute((num, end))?;
-        let mut deleted = 0;
-        for (file, count, bytes) in files {
-            deleted += count;
-            if let Some(partition) = self
-                .partitions
-                .get_mut(id)
-                .filter(|partition| partition.num == num)
-            {
-                partition.bytes = partition.bytes.saturating_sub(bytes.cast_unsigned());
-                self.changed.insert(*id);
-            }
-            let live: i64 = self
-                .db
-                .prepare_cached("UPDATE live_batches SET count = count - ? WHERE file = ? RETURNING count")?
-                .query_row((count, file), |row| row.get(0))?;
-            if live == 0 {
-                self.file_died(time, file)?;
-            }
-        }
-        Ok(deleted)
-    }
-
-    fn file_died(&self, time: Timestamp, file: i64) -> Done {
-        self.db
-            .prepare_cached("DELETE FROM live_batches WHERE file = ?")?
-            .execute((file,))?;
-        let owners: Vec<u8> = self
-            .db
-            .prepare_cached("SELECT owners FROM files WHERE id = ?")?
-            .query_row((file,), |row| row.get(0))?;
-        let state = self.dead_state(&unpack_owners(&owners));
-        self.db
-            .prepare_cached("UPDATE files SET live = 0, state = ?, state_since = ? WHERE id = ?")?
-            .execute((state, time.0, file))?;
-        Ok(())
-    }
-
     /// The state of a file whose last batch here is gone.
-    fn dead_state(&self, owners: &[ShardId]) -> i64 {
+    pub(super) fn dead_state(&self, owners: &[ShardId]) -> i64 {
         match owners {
             [first, ..] if *first != self.shard => file_state::WAITING,
             [_, _, ..] if !env::mutation("delete-shared-file") => file_state::HAND_OVER,

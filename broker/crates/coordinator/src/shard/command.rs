@@ -20,7 +20,7 @@ pub enum Command {
     CommitFile(CommitFileRequest),
     /// Moves log starts forward, for DeleteRecords and for retention.
     DeleteRecords(Vec<DeleteRecordsPartition>),
-    /// Deletes up to `max_batches` batches of deleted topics.
+    /// Deletes up to `max_batches` rows that nobody sees any more: batches, then producers and group offsets of deleted topics.
     Purge {
         /// Bound of the work done in one log entry.
         max_batches: u32,

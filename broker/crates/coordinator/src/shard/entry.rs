@@ -118,7 +118,8 @@ flex_struct! {
 }
 
 flex_struct! {
-    /// Up to this many garbage batches go, those of the lowest partition numbers first.
+    /// Up to this many garbage batches go, those of the lowest partition numbers first; what is left of the limit is spent on what
+    /// only the view still has (see `purge`).
     pub struct Purged {
         pub limit: u32,
     }

@@ -87,13 +87,13 @@ impl ShardService {
 
 fn done(_: Output) {}
 
-fn load_groups(db: &Connection) -> rusqlite::Result<Vec<StoredGroup>> {
-    let mut rows = db.prepare_cached(
+pub(super) fn load_groups(db: &Connection) -> rusqlite::Result<Vec<StoredGroup>> {
+    let mut rows = db.prepare_cached(&format!(
         "SELECT id, metadata FROM groups
          UNION ALL
-         SELECT DISTINCT group_id, NULL FROM offsets WHERE group_id NOT IN (SELECT id FROM groups)
-         ORDER BY 1",
-    )?;
+         SELECT DISTINCT group_id, NULL FROM offsets WHERE {VISIBLE} AND group_id NOT IN (SELECT id FROM groups)
+         ORDER BY 1"
+    ))?;
     let groups = rows.query_map((), |row| {
         let metadata: Option<Vec<u8>> = row.get(1)?;
         Ok(StoredGroup {
@@ -104,20 +104,25 @@ fn load_groups(db: &Connection) -> rusqlite::Result<Vec<StoredGroup>> {
     groups.collect()
 }
 
+/// Offsets of deleted topics are there until they are purged.
+const VISIBLE: &str = "NOT EXISTS (SELECT 1 FROM deleted_offsets d WHERE d.name = offsets.topic AND d.topic = offsets.topic_id)";
+
 const OFFSET: &str =
     "SELECT topic, topic_id, partition, offset, leader_epoch, metadata, committed_at FROM offsets";
 
-fn fetch_offsets(
+pub(super) fn fetch_offsets(
     db: &Connection,
     group: &str,
     partitions: Option<&[(String, i32)]>,
 ) -> rusqlite::Result<Vec<StoredOffset>> {
     let Some(partitions) = partitions else {
-        let mut all = db.prepare_cached(&format!("{OFFSET} WHERE group_id = ? ORDER BY topic, partition"))?;
+        let mut all = db.prepare_cached(&format!(
+            "{OFFSET} WHERE {VISIBLE} AND group_id = ? ORDER BY topic, partition"
+        ))?;
         return all.query_map((group,), stored_offset)?.collect();
     };
     let mut one = db.prepare_cached(&format!(
-        "{OFFSET} WHERE group_id = ? AND topic = ? AND partition = ?"
+        "{OFFSET} WHERE {VISIBLE} AND group_id = ? AND topic = ? AND partition = ?"
     ))?;
     let mut found = Vec::with_capacity(partitions.len());
     for (topic, partition) in partitions {
@@ -172,7 +177,12 @@ impl Applying<'_> {
              topic_id = excluded.topic_id, offset = excluded.offset, leader_epoch = excluded.leader_epoch,
              metadata = excluded.metadata, committed_at = excluded.committed_at",
         )?;
+        let mut deleted = self.db.prepare_cached("SELECT 1 FROM deleted_offsets")?;
+        let deleted = deleted.exists(())?;
         for commit in offsets {
+            if let Some(topic) = commit.topic_id.filter(|_| deleted) {
+                self.offsets_revived(&commit.topic, topic)?;
+            }
             put.execute((
                 group,
                 &commit.topic,

@@ -4,6 +4,7 @@
 //! nothing that matters: a new leader starts them anew.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use blob::SharedStore;
@@ -101,8 +102,8 @@ const RETENTION_PARTITIONS: usize = 256;
 /// Batches that are purged in one log entry, at least and at most.
 const PURGE_LEAST: u32 = 200;
 const PURGE_MOST: u32 = 4_000;
-/// What a batch costs the leader to purge, about.
-const PURGE_COST: Duration = Duration::from_micros(4);
+/// A purge puts a page or two in the WAL for each batch that lies alone: after so many it is checkpointed.
+const PURGED_PER_CHECKPOINT: u32 = 2_000;
 /// Most things forgotten in one log entry.
 const EXPIRE: usize = 1_000;
 
@@ -112,12 +113,15 @@ pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Batches to purge in an entry when one takes `round` to be logged and applied: a fifth of the leader's time, whether the log takes one
-/// millisecond or a hundred. Commits wait for no more than that, and purging keeps up with them.
-fn purge_step(round: Duration) -> u32 {
-    let batches = round.as_micros() / 5 / PURGE_COST.as_micros();
+/// Batches to purge in the next entry, when `last` batches were logged and applied within `round`, `own` of it being the leader's time: a
+/// fifth of that time, whether the log takes one millisecond or a hundred. Commits wait for no more than that, and purging keeps up with them.
+fn purge_step(last: u32, round: Duration, own: Duration) -> u32 {
+    let own = own.min(round).max(Duration::from_micros(1));
+    let batches = u128::from(last) * ((round.saturating_sub(own)).as_nanos() / 4) / own.as_nanos();
     u32::try_from(batches)
         .unwrap_or(PURGE_MOST)
+        // What one entry costs says little about the next.
+        .min(last.saturating_mul(2))
         .clamp(PURGE_LEAST, PURGE_MOST)
 }
 
@@ -125,9 +129,9 @@ impl ShardService {
     /// Runs the jobs until the shard is no longer led from here.
     pub async fn run_jobs(&self, jobs: &Jobs) {
         let options = &jobs.options;
+        self.shared.has_jobs.store(true, Ordering::Relaxed);
         let asked = Mutex::new(Place::default());
         let forgotten = Mutex::new(0);
-        let copied = Mutex::new(None);
         let all = async {
             if self.leading().await.is_err() {
                 return;
@@ -135,7 +139,7 @@ impl ShardService {
             futures::join!(
                 self.repeat("retention", options.retention_interval, || self
                     .retention_pass(jobs)),
-                self.repeat("purge", options.file_interval, || self.purge()),
+                self.repeat("purge", options.file_interval, || self.purge(options)),
                 self.repeat("hand-over", options.file_interval, || self.hand_files_over(jobs)),
                 self.repeat("waiting files", options.file_interval, || self
                     .ask_first_owners(jobs, &asked)),
@@ -143,7 +147,7 @@ impl ShardService {
                 self.repeat("expiry", options.expiry_interval, || self
                     .expire(options, &forgotten)),
                 self.repeat("checkpoint", Duration::from_millis(250), || self
-                    .checkpoint(options.wal_pages, &copied)),
+                    .checkpoint(options.wal_pages)),
             );
         };
         tokio::select! {
@@ -193,7 +197,7 @@ impl ShardService {
             }
             if !again.is_empty() {
                 // What was moved past must not be counted again for long.
-                self.purge().await?;
+                self.purge(&jobs.options).await?;
             }
             work = again;
         }
@@ -229,18 +233,25 @@ impl ShardService {
     }
 
     /// Removes garbage until there is none, a small step at a time.
-    pub(super) async fn purge(&self) -> Pass {
+    pub(super) async fn purge(&self, options: &JobOptions) -> Pass {
         // A command without an effect would ask the store who leads: a shard at rest asks for nothing.
         if !self.read(queries::has_garbage).await? {
             return Ok(());
         }
-        let mut max_batches = PURGE_LEAST;
+        let (mut max_batches, mut purged) = (PURGE_LEAST, 0);
         loop {
             let began = self.env.instant();
             if self.submit(Command::Purge { max_batches }).await? != Output::Purged(true) {
                 return Ok(());
             }
-            max_batches = purge_step(self.env.instant().saturating_duration_since(began));
+            let round = self.env.instant().saturating_duration_since(began);
+            purged += max_batches;
+            max_batches = purge_step(max_batches, round, self.applied_in());
+            if purged >= PURGED_PER_CHECKPOINT {
+                // A WAL that grows faster than it is copied would be the leader's to copy.
+                purged = 0;
+                self.checkpoint(options.wal_pages).await?;
+            }
         }
     }
 
@@ -281,6 +292,26 @@ impl ShardService {
             };
             self.submit(Command::Expire(expired)).await?;
             *forgotten.lock() = file;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purge_takes_a_fifth_of_the_time_whatever_a_batch_costs() {
+        for cost in [1, 4, 25] {
+            for rest in [1_000, 20_000, 100_000] {
+                let mut step = PURGE_LEAST;
+                for _ in 0..20 {
+                    let own = u64::from(step) * cost;
+                    step = purge_step(step, Duration::from_micros(rest + own), Duration::from_micros(own));
+                }
+                let fifth = u32::try_from(rest / 4 / cost).unwrap();
+                assert_eq!(step, fifth.clamp(PURGE_LEAST, PURGE_MOST), "{cost} us a batch, {rest} us else");
+            }
         }
     }
 }

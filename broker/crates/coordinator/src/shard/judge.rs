@@ -1,6 +1,7 @@
 //! What a command comes to, given committed and pending state. Nothing here writes to SQLite.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use types::{FastMap, FastSet, FeatureLevel, ShardId, Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
@@ -20,6 +21,9 @@ use crate::protocol::{
     DeleteRecordsResult, DeleteTopic,
 };
 use crate::replica::{Speculated, StateError};
+
+/// A clock of a leader that is further off than this is wrong.
+const CLOCK_ERROR: Duration = Duration::from_secs(15 * 60);
 
 type Judged = Result<Speculated<Output>, StateError>;
 
@@ -79,12 +83,22 @@ impl ShardState {
     }
 
     fn log(&mut self, now: Timestamp, output: Output, change: &Change) -> Judged {
-        let time = self.pending.counters.log_time.max(now);
+        let time = self.time(now);
         self.pending.counters.log_time = time;
         Ok(Speculated {
             output,
             entry: Some(encode(time, change)),
         })
+    }
+
+    /// Time of an entry that is judged now. It does not go back with the clock, so that what died under a clock that was ahead a little
+    /// is kept for its whole grace. A clock that was ahead by more was wrong: nothing would be deleted or expire until its time has come.
+    fn time(&self, now: Timestamp) -> Timestamp {
+        let last = self.pending.counters.log_time;
+        if u128::from(last.since(now)) > CLOCK_ERROR.as_millis() {
+            return now;
+        }
+        last.max(now)
     }
 
     fn judge_commit_offsets(&mut self, now: Timestamp, group: &str, offsets: &[OffsetCommit]) -> Judged {
@@ -288,7 +302,7 @@ impl ShardState {
         {
             return refused(codes::INVALID_REQUEST);
         }
-        let time = self.pending.counters.log_time.max(now);
+        let time = self.time(now);
         let mut file = Accepted::default();
         let mut batches = Vec::with_capacity(request.batches.len());
         for batch in &request.batches {

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::apply::unpack_owners;
 use super::schema::{file_state, uuid};
+use super::time_index;
 use crate::codes;
 use crate::protocol::{
     Coordinate, FindBatchesPartition, FindBatchesResult, ListOffsetsPartition, ListOffsetsResult,
@@ -54,7 +55,9 @@ pub fn size(db: &Connection) -> Result<u64> {
 
 /// Whether there are rows to purge.
 pub fn has_garbage(db: &Connection) -> Result<bool> {
-    db.prepare_cached("SELECT 1 FROM garbage LIMIT 1")?.exists(())
+    let sql = "SELECT 1 WHERE EXISTS (SELECT 1 FROM garbage) OR EXISTS (SELECT 1 FROM deleted_producers)
+        OR EXISTS (SELECT 1 FROM deleted_offsets)";
+    db.prepare_cached(sql)?.exists(())
 }
 
 /// A batch with its file, in the columns of [`coordinate`].
@@ -141,31 +144,22 @@ fn list_offset(db: &Connection, wanted: &ListOffsetsPartition) -> Result<ListOff
     let Some(bounds) = bounds(db, &wanted.partition)? else {
         return Ok(plain(codes::UNKNOWN_TOPIC_OR_PARTITION, -1));
     };
-    let first = (bounds.num, bounds.log_start);
-    let batch = match wanted.timestamp {
+    let (num, from) = (bounds.num, bounds.log_start);
+    let last_offset = match wanted.timestamp {
         -1 => return Ok(plain(codes::NONE, bounds.high_watermark)),
         // Nothing is tiered: what is earliest is also earliest here.
         -2 | -4 => return Ok(plain(codes::NONE, bounds.log_start)),
         -5 | -6 => return Ok(plain(codes::NONE, -1)),
-        -3 => {
-            let sql = format!(
-                "{BATCH} WHERE b.num = ? AND b.last_offset >= ? ORDER BY b.timestamp DESC, b.last_offset LIMIT 1"
-            );
-            db.prepare_cached(&sql)?.query_row(first, coordinate).optional()?
-        }
-        time if time >= 0 => {
-            let sql = format!(
-                "{BATCH} WHERE b.num = ? AND b.last_offset >= ? AND b.timestamp >= ? ORDER BY b.last_offset LIMIT 1"
-            );
-            db.prepare_cached(&sql)?
-                .query_row((first.0, first.1, time), coordinate)
-                .optional()?
-        }
+        -3 => time_index::latest(db, num, from)?,
+        time if time >= 0 => time_index::first_since(db, num, from, time)?,
         _ => return Ok(plain(codes::INVALID_REQUEST, -1)),
     };
-    let Some(batch) = batch else {
+    let Some(last_offset) = last_offset else {
         return Ok(plain(codes::NONE, -1));
     };
+    let batch = db
+        .prepare_cached(&format!("{BATCH} WHERE b.num = ? AND b.last_offset = ?"))?
+        .query_row((num, last_offset), coordinate)?;
     let offset = if wanted.timestamp == -3 {
         batch.last_offset
     } else {
@@ -265,7 +259,8 @@ pub struct Boundary {
     pub batches: usize,
 }
 
-/// The boundary that retention sets, looking at the `max_batches` oldest batches. Limits below 0 do not apply.
+/// The boundary that retention sets, looking at the `max_batches` oldest batches, and at as many that wait for their purge. Limits below 0
+/// do not apply.
 /// A batch goes when it is older than `keep_from`, or when the partition has `retention_bytes` without it.
 pub fn retention(
     db: &Connection,
@@ -287,10 +282,16 @@ pub fn retention(
     let Some((num, log_start, bytes)) = row else {
         return Ok(None);
     };
-    // What is below the log start is not purged yet, but counts no more.
-    let garbage: i64 = db
-        .prepare_cached("SELECT ifnull(sum(size), 0) FROM batches WHERE num = ? AND last_offset < ?")?
-        .query_row((num, log_start), |row| row.get(0))?;
+    let most = max_batches.cast_signed() as i64;
+    // What is below the log start is not purged yet, but counts no more. If that is too much to look at, size waits for the purge: no byte
+    // is free any sooner.
+    let (garbage, unpurged): (i64, i64) = db
+        .prepare_cached(
+            "SELECT ifnull(sum(size), 0), count(*) FROM
+                (SELECT size FROM batches WHERE num = ? AND last_offset < ? LIMIT ?)",
+        )?
+        .query_row((num, log_start, most + 1), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let by_size = retention_bytes >= 0 && unpurged <= most;
     let mut bytes = bytes - garbage;
     // A batch without a timestamp is as old as its file.
     let mut select = db.prepare_cached(
@@ -298,7 +299,7 @@ pub fn retention(
          FROM batches b JOIN files f ON f.id = b.file
          WHERE b.num = ? AND b.last_offset >= ? ORDER BY b.last_offset LIMIT ?",
     )?;
-    let mut rows = select.query((num, log_start, max_batches.cast_signed() as i64))?;
+    let mut rows = select.query((num, log_start, most))?;
     let mut boundary = None;
     let mut batches = 0;
     while let Some(row) = rows.next()? {
@@ -309,7 +310,7 @@ pub fn retention(
         } else {
             bytes - size
         };
-        let surplus = retention_bytes >= 0 && without >= retention_bytes;
+        let surplus = by_size && without >= retention_bytes;
         if !old && !surplus {
             break;
         }

@@ -7,6 +7,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use uuid::Uuid;
 
+use super::time_index;
+
 /// Kept in `user_version`; snapshots of another one are refused.
 pub const VERSION: i32 = 1;
 
@@ -80,7 +82,6 @@ const TABLES: &str = "
         committed_at INTEGER NOT NULL,
         PRIMARY KEY (group_id, topic, partition)
     ) WITHOUT ROWID;
-    CREATE INDEX offsets_by_topic ON offsets (topic);
     INSERT INTO meta VALUES (0, -1, 1, 1, 0);
 ";
 
@@ -90,6 +91,17 @@ const ADDED: &str = "
     CREATE INDEX IF NOT EXISTS deleted_topics_by_time ON deleted_topics (at);
     CREATE INDEX IF NOT EXISTS live_files ON files (id) WHERE state = 0;
     CREATE TABLE IF NOT EXISTS live_batches (file INTEGER PRIMARY KEY, count INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS time_index (
+        num INTEGER NOT NULL,
+        level INTEGER NOT NULL,
+        last_offset INTEGER NOT NULL,
+        timestamp INTEGER NOT NULL,
+        PRIMARY KEY (num, level, last_offset)
+    ) WITHOUT ROWID;
+    DROP INDEX IF EXISTS offsets_by_topic;
+    CREATE INDEX IF NOT EXISTS offsets_by_topic_id ON offsets (topic, topic_id);
+    CREATE TABLE IF NOT EXISTS deleted_producers (num INTEGER PRIMARY KEY);
+    CREATE TABLE IF NOT EXISTS deleted_offsets (name TEXT, topic BLOB, PRIMARY KEY (name, topic)) WITHOUT ROWID;
 ";
 
 /// Live batches are counted in a table of their own: a purge changes the counts of many files, and hundreds of them share a page.
@@ -99,9 +111,18 @@ const COUNTS_TO_SNAPSHOT: &str = "
     UPDATE files SET live = count FROM live_batches WHERE file = id AND live != count;
     DROP TABLE live_batches;
 ";
+/// What waits for its purge (see `purge`) is not in snapshots: other releases would show it.
+const PURGE_SNAPSHOT: &str = "
+    DELETE FROM producers WHERE num IN (SELECT num FROM deleted_producers);
+    DROP TABLE deleted_producers;
+    DELETE FROM offsets WHERE (topic, topic_id) IN (SELECT name, topic FROM deleted_offsets);
+    DROP TABLE deleted_offsets;
+";
+/// Releases that do not know the time index would not keep it up, and pass it on as if they had.
+const INDEX_TO_SNAPSHOT: &str = "DROP TABLE time_index;";
 /// After a checkpoint the WAL is written from its beginning again; its file keeps this size, in bytes: pages that are there already
 /// cost less than new ones.
-pub const WAL_KEPT: u64 = 64 * 1024 * 1024;
+pub const WAL_KEPT: u64 = 128 * 1024 * 1024;
 
 /// Values of `files.state`.
 pub mod file_state {
@@ -131,14 +152,17 @@ pub fn create(path: &Path) -> rusqlite::Result<Connection> {
 /// Makes a view of a copy of a snapshot, and opens it for writing.
 pub fn restore(path: &Path) -> rusqlite::Result<Connection> {
     let db = connect(path)?;
-    db.execute_batch(&format!("BEGIN; {ADDED} {COUNTS_FROM_SNAPSHOT}; COMMIT;"))?;
+    db.execute_batch(&format!("BEGIN; {ADDED} {COUNTS_FROM_SNAPSHOT};"))?;
+    time_index::build(&db)?;
+    db.execute_batch("COMMIT")?;
     Ok(db)
 }
 
 /// Makes a snapshot of a copy of a view.
 pub fn detach(path: &Path) -> rusqlite::Result<()> {
     Connection::open(path)?.execute_batch(&format!(
-        "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN; {COUNTS_TO_SNAPSHOT} COMMIT;"
+        "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN; {COUNTS_TO_SNAPSHOT} {PURGE_SNAPSHOT}
+         {INDEX_TO_SNAPSHOT} COMMIT;"
     ))
 }
 

@@ -1,19 +1,19 @@
 //! A shard that this node leads or follows, as the RPC server sees it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use env::Env;
 use metalog::{MetadataLog, Owner};
-use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::watch;
 use types::{Epoch, LogOffset, ShardId, Timestamp};
 
 use super::state::{Shared, remove_all, view};
 use super::tail::News;
+use super::views::new_view;
 use super::{Command, Features, Output, ShardState, queries, schema};
 use crate::codes;
 use crate::protocol::{
@@ -29,6 +29,8 @@ const MAX_TAIL_WAIT: Duration = Duration::from_secs(30);
 
 /// A follower that has not seen the end of the log for so long finds no batches: it might be cut off.
 const MAX_STALENESS: Duration = Duration::from_secs(10);
+/// Pages of the WAL that the leader may copy itself to start it anew: one or two milliseconds.
+const LEFT_TO_LEADER: i64 = 500;
 
 /// What a shard needs to know to run.
 #[derive(Clone)]
@@ -55,8 +57,9 @@ pub struct ShardService {
     pub(super) env: Env,
     shard: ShardId,
     replica: ReplicaHandle<ShardState>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     dir: PathBuf,
+    max_entry_bytes: usize,
 }
 
 type Begin = fn(
@@ -111,29 +114,45 @@ impl ShardService {
         begin: Begin,
     ) -> Result<Self, StateError> {
         let shard = options.shard;
-        // What earlier lives have left is deleted, in whatever condition: views are never synced, so only what snapshot
-        // and log say is trusted. Each life has a directory of its own, where the last jobs of the one before may be
-        // at work without harm.
-        let lives = options.data_dir.join("shards").join(shard.to_string());
-        remove_all(&lives)?;
-        let dir = lives.join(format!("{:016x}", env.random_u64()));
+        // Views are never synced: what earlier lives have left is not looked at, only what snapshot and log say is trusted.
+        let dir = new_view(env, &options.data_dir, shard);
         let shared = Shared::new(&dir);
-        let state = ShardState::create(shard, &dir, shared.clone(), options.features)?;
         let name = format!("shard-{shard}");
-        let replica = begin(env, &name, log, state, owner, options.replica)
-            .map_err(|error| StateError::View(format!("thread {name}: {error}")))?;
-        Ok(Self {
-            env: env.clone(),
-            shard,
-            replica,
-            shared,
-            dir,
-        })
+        let max_entry_bytes = options.replica.max_entry_bytes;
+        let opened = ShardState::create(shard, &dir, shared.clone(), options.features).and_then(|state| {
+            begin(env, &name, log, state, owner, options.replica)
+                .map_err(|error| StateError::View(format!("thread {name}: {error}")))
+        });
+        match opened {
+            Ok(replica) => Ok(Self {
+                env: env.clone(),
+                shard,
+                replica,
+                shared,
+                dir,
+                max_entry_bytes,
+            }),
+            Err(error) => {
+                // There is little in it, and it is tried again every second.
+                let _ = remove_all(&dir);
+                Err(error)
+            }
+        }
     }
 
     /// Which shard this is.
     pub fn shard(&self) -> ShardId {
         self.shard
+    }
+
+    /// Where its view lies, for [`super::delete_view`] when it has ended.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The largest log entry, in bytes: a command that comes to more is refused ([`ReplicaError::TooLarge`]).
+    pub fn max_entry_bytes(&self) -> usize {
+        self.max_entry_bytes
     }
 
     /// What the shard is doing, and every change of it.
@@ -379,6 +398,7 @@ impl ShardService {
                     reset: false,
                     next,
                     partitions,
+                    file_grace_ms: None,
                 };
             }
             let News {
@@ -396,6 +416,7 @@ impl ShardService {
                     reset,
                     next: end,
                     partitions: updates,
+                    file_grace_ms: None,
                 };
             }
             tokio::select! {
@@ -422,18 +443,19 @@ impl ShardService {
         }
     }
 
-    /// Copies what the WAL holds into the database, beside the leader, and has the leader start the WAL anew.
-    /// `copied` is the slot up to which that was done the last time.
-    pub(super) async fn checkpoint(
-        &self,
-        wal_pages: i64,
-        copied: &Mutex<Option<LogOffset>>,
-    ) -> Result<(), ReplicaError> {
+    /// How long the leader took to apply the last group.
+    pub(super) fn applied_in(&self) -> Duration {
+        self.replica.applied_in()
+    }
+
+    /// Copies what the WAL holds into the database, beside the leader, and has the leader start the WAL anew. One at a time.
+    pub(super) async fn checkpoint(&self, wal_pages: i64) -> Result<(), ReplicaError> {
+        let mut copied = self.shared.checkpointed.lock().await;
         let applied = match *self.replica.status().borrow() {
             Status::Leading { applied, .. } => Some(applied),
             _ => None,
         };
-        if std::mem::replace(&mut *copied.lock(), applied) == applied {
+        if std::mem::replace(&mut *copied, applied) == applied {
             return Ok(());
         }
         let view = view(&self.dir);
@@ -447,9 +469,10 @@ impl ShardService {
                 if pages < wal_pages {
                     return Ok(false);
                 }
-                // What commits have added meanwhile is the leader's to copy: again, as long as that makes it less.
-                if pages - done >= left / 2 {
-                    return Ok(true);
+                // What is left is the leader's to copy: little, or nothing yet. A reader of an old state, as a snapshot is, keeps
+                // what came after it from being copied, and commits add to it: again, as long as that makes it less.
+                if pages - done <= LEFT_TO_LEADER || pages - done >= left {
+                    return Ok(pages - done <= LEFT_TO_LEADER);
                 }
                 left = pages - done;
             }

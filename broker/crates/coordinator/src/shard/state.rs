@@ -18,8 +18,10 @@ use super::tail::Tail;
 use super::{Command, Output, schema, snapshot};
 use crate::replica::{SnapshotJob, Speculated, StateError, StateMachine};
 
-/// Beyond this the leader checkpoints the WAL itself, in bytes. While jobs run it never gets there.
-const WAL_LIMIT: u64 = 2 * schema::WAL_KEPT;
+/// Beyond this a replica without jobs, a follower, checkpoints the WAL itself, in bytes.
+const WAL_LIMIT: u64 = schema::WAL_KEPT;
+/// Where jobs do it, that would hold up commits. A snapshot that takes long keeps the WAL from being started anew meanwhile.
+const WAL_LIMIT_WITH_JOBS: u64 = 4 * schema::WAL_KEPT;
 
 /// Free pages are given back when they are more than this part of the view (one in so many),
 const FREE_PAGES: i64 = 4;
@@ -57,7 +59,7 @@ impl Partition {
 pub struct Counters {
     pub next_file: u64,
     pub next_num: u32,
-    /// Time of the last entry; never goes back.
+    /// Time of the last entry.
     pub log_time: Timestamp,
 }
 
@@ -88,6 +90,10 @@ pub struct Shared {
     pub readers: Readers,
     /// Asks the replica to start the WAL anew: all of it is in the database.
     pub restart_wal: AtomicBool,
+    /// Checkpoints are made beside the replica.
+    pub has_jobs: AtomicBool,
+    /// The slot up to which the last checkpoint went; held while one runs.
+    pub checkpointed: tokio::sync::Mutex<Option<LogOffset>>,
     /// Batches committed since the state was created, replayed ones included.
     pub batches: AtomicU64,
 }
@@ -99,6 +105,8 @@ impl Shared {
             tail: Tail::default(),
             readers: Readers::new(view(dir)),
             restart_wal: AtomicBool::new(false),
+            has_jobs: AtomicBool::new(false),
+            checkpointed: tokio::sync::Mutex::default(),
             batches: AtomicU64::new(0),
         })
     }
@@ -294,8 +302,12 @@ impl ShardState {
 
     pub(super) fn checkpoint_if_due(&self) -> Result<(), StateError> {
         let asked = self.shared.restart_wal.swap(false, Ordering::AcqRel);
+        let limit = match self.shared.has_jobs.load(Ordering::Relaxed) {
+            true => WAL_LIMIT_WITH_JOBS,
+            false => WAL_LIMIT,
+        };
         let wal = self.dir.join("view.db-wal");
-        if asked || std::fs::metadata(wal).map_or(0, |m| m.len()) > WAL_LIMIT {
+        if asked || std::fs::metadata(wal).map_or(0, |m| m.len()) > limit {
             // A reader that is in the way only puts it off.
             self.db
                 .query_row("PRAGMA wal_checkpoint(RESTART)", (), |_| Ok(()))?;
@@ -403,6 +415,9 @@ impl StateMachine for ShardState {
             std::fs::rename(&staged, view(&self.dir)).map_err(|e| file_error(&staged, &e))?;
             Ok::<_, StateError>(schema::restore(&view(&self.dir))?)
         })?;
+        if env::mutation("snapshot-without-producers") {
+            self.db.execute("DELETE FROM producers", ())?;
+        }
         self.load()?;
         self.shared.tail.restart(offset.next());
         Ok(())

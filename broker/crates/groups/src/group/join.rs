@@ -12,6 +12,10 @@ use uuid::Uuid;
 
 use super::{Group, Member, Reply, State, Ticket};
 
+/// A new member that waits in a rebalance is forgotten after this time, unless it asks again (Kafka:
+/// `classicGroupNewMemberJoinTimeoutMs`).
+const NEW_MEMBER_JOIN: Duration = Duration::from_secs(5 * 60);
+
 /// A request to join.
 #[derive(Clone, Debug)]
 pub(crate) struct Join {
@@ -44,10 +48,10 @@ pub(crate) fn refused(member_id: &str, error: ResponseError) -> ResponseKind {
 
 impl Group {
     /// Takes a member in, or back. It may be answered later.
-    pub(crate) fn join(&mut self, now: Instant, time: Timestamp, join: Join, max_size: usize) -> Vec<Reply> {
+    pub(crate) fn join(&mut self, now: Instant, time: Timestamp, join: Join) -> Vec<Reply> {
         let mut replies = Vec::new();
         let (ticket, id) = (join.ticket, join.member_id.clone());
-        match self.try_join(now, time, join, max_size, &mut replies) {
+        match self.try_join(now, time, join, &mut replies) {
             Ok(()) => {}
             Err((error, member_id)) => {
                 let member_id = member_id.unwrap_or(id);
@@ -66,7 +70,6 @@ impl Group {
         now: Instant,
         time: Timestamp,
         join: Join,
-        max_size: usize,
         replies: &mut Vec<Reply>,
     ) -> Result<(), (ResponseError, Option<String>)> {
         let error = |error| (error, None);
@@ -85,7 +88,7 @@ impl Group {
                 self.replace_static(now, time, join, &old, replies);
                 return Ok(());
             }
-            if self.members.len() + self.pending.len() >= max_size {
+            if self.members.len() + self.pending.len() >= self.rules.max_size {
                 return Err(error(ResponseError::GroupMaxSizeReached));
             }
             let prefix = join.instance_id.as_ref().unwrap_or(&join.client_id);
@@ -133,12 +136,18 @@ impl Group {
 
     /// Whether the group could no longer be stored with what this member says.
     fn too_large_with(&self, join: &Join) -> bool {
-        let others = self.members.values().filter(|member| member.id != join.member_id);
+        // Or who it was before it started anew.
+        let former = join
+            .instance_id
+            .as_ref()
+            .and_then(|instance| self.statics.get(instance));
+        let itself = |id: &String| *id == join.member_id || Some(id) == former;
+        let others = self.members.values().filter(|member| !itself(&member.id));
         let instance = join.instance_id.as_ref().map_or(0, String::len);
         // Its id begins with one of the two.
         let texts = 2 * instance.max(join.client_id.len()) + join.client_id.len() + join.client_host.len();
         let own = super::size_of(&join.protocols) + join.member_id.len() + texts;
-        own + others.map(Member::size).sum::<usize>() > super::MAX_MEMBERS
+        own + others.map(Member::size).sum::<usize>() > self.rules.max_members()
     }
 
     fn add(&mut self, now: Instant, time: Timestamp, join: Join, id: String, replies: &mut Vec<Reply>) {
@@ -159,7 +168,8 @@ impl Group {
             protocols: join.protocols,
             assignment: Bytes::new(),
             order: self.arrivals,
-            deadline: now + join.session_timeout,
+            deadline: now + NEW_MEMBER_JOIN,
+            new: true,
             join: Some(join.ticket),
             sync: None,
         };
@@ -247,6 +257,7 @@ impl Group {
         let selected = self.protocol.clone().unwrap_or_default();
         let same = member.metadata(&selected) == metadata(&join.protocols, &selected);
         member.id.clone_from(&id);
+        member.new = false;
         member.touch(now);
         self.statics.insert(instance, id.clone());
         self.members.insert(id.clone(), member);

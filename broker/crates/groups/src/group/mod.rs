@@ -14,7 +14,8 @@ use env::Instant;
 use kafka_wire::{ResponseError, ResponseKind};
 use types::Timestamp;
 
-use crate::record::{GroupRecord, MAX_ASSIGNMENTS, MAX_MEMBERS, MemberRecord, ProtocolRecord, VERSION};
+use crate::record::{GroupRecord, MemberRecord, ProtocolRecord, VERSION};
+use crate::settings::GroupSettings;
 use crate::subscription;
 
 pub(crate) use join::{Join, refused as join_refused};
@@ -28,6 +29,16 @@ pub(crate) type Ticket = u64;
 pub(crate) struct Reply {
     pub(crate) ticket: Ticket,
     pub(crate) response: ResponseKind,
+}
+
+impl Reply {
+    /// The same request refused.
+    pub(crate) fn refused(self, error: ResponseError) -> ResponseKind {
+        match self.response {
+            ResponseKind::JoinGroup(join) => join_refused(&join.member_id, error),
+            _ => sync_refused(self.ticket, error).response,
+        }
+    }
 }
 
 /// State of a group, by Kafka's names.
@@ -50,6 +61,32 @@ impl State {
     }
 }
 
+/// What a group is bound by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    initial_delay: Duration,
+    max_size: usize,
+    /// Most bytes that members and their assignments may take together, about: a group is logged as one entry.
+    max_record: usize,
+}
+
+impl Rules {
+    /// Rules of groups whose log takes entries of up to `max_entry` bytes.
+    pub(crate) fn new(settings: &GroupSettings, max_entry: usize) -> Rules {
+        Rules {
+            initial_delay: settings.initial_rebalance_delay,
+            max_size: settings.max_size,
+            // Of 8 MiB that leaves room for the names of group, protocols and leader, which have 32 KiB at most.
+            max_record: max_entry - max_entry / 32,
+        }
+    }
+
+    /// Most bytes of the members without their assignments, for which there must be room, too.
+    fn max_members(&self) -> usize {
+        self.max_record / 4 * 3
+    }
+}
+
 /// A member.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
@@ -66,6 +103,8 @@ pub(crate) struct Member {
     order: u64,
     /// It is dead after this, unless one of its requests waits.
     deadline: Instant,
+    /// It waits for the answer to its first JoinGroup. If its client is gone nobody will tell, so `deadline` counts.
+    new: bool,
     join: Option<Ticket>,
     sync: Option<Ticket>,
 }
@@ -83,8 +122,9 @@ impl Member {
         size_of(&self.protocols) + instance + self.id.len() + self.client_id.len() + self.client_host.len()
     }
 
-    fn is_waiting(&self) -> bool {
-        self.join.is_some() || self.sync.is_some()
+    /// It has said what it wants and is the one that waits.
+    fn is_excused(&self) -> bool {
+        !self.new && (self.join.is_some() || self.sync.is_some())
     }
 
     fn touch(&mut self, now: Instant) {
@@ -130,7 +170,7 @@ pub(crate) struct Group {
     /// Members that have not synchronised by then are left out.
     sync_deadline: Option<Instant>,
     arrivals: u64,
-    initial_delay: Duration,
+    rules: Rules,
     /// What is stored is not what is true.
     dirty: bool,
     /// A record of it is stored, or about to be.
@@ -140,7 +180,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(initial_delay: Duration, now: Timestamp) -> Group {
+    pub(crate) fn new(rules: Rules, now: Timestamp) -> Group {
         Group {
             state: State::Empty,
             generation: 0,
@@ -154,7 +194,7 @@ impl Group {
             preparing: None,
             sync_deadline: None,
             arrivals: 0,
-            initial_delay,
+            rules,
             dirty: false,
             kept: false,
             commits: 0,
@@ -162,8 +202,8 @@ impl Group {
     }
 
     /// A group as it was stored. Members get a whole session to be heard of again.
-    pub(crate) fn restore(record: GroupRecord, initial_delay: Duration, now: Instant) -> Group {
-        let mut group = Group::new(initial_delay, record.since);
+    pub(crate) fn restore(record: GroupRecord, rules: Rules, now: Instant) -> Group {
+        let mut group = Group::new(rules, record.since);
         group.kept = true;
         group.generation = record.generation;
         group.protocol_type = record.protocol_type;
@@ -190,6 +230,7 @@ impl Group {
                 assignment: stored.assignment,
                 order: group.arrivals,
                 deadline: now + session_timeout,
+                new: false,
                 join: None,
                 sync: None,
             };
@@ -346,7 +387,7 @@ impl Group {
         let sessions = self
             .members
             .values()
-            .filter(|member| !member.is_waiting())
+            .filter(|member| !member.is_excused())
             .map(|member| member.deadline);
         let preparing = self.preparing.map(|preparing| match preparing.earliest {
             Some(earliest) => earliest.min(preparing.deadline),

@@ -43,8 +43,8 @@ impl Group {
                 }
             }
             let timeout = self.rebalance_timeout();
-            let first = self.state == State::Empty && !self.initial_delay.is_zero();
-            let earliest = first.then(|| now + self.initial_delay.min(timeout));
+            let first = self.state == State::Empty && !self.rules.initial_delay.is_zero();
+            let earliest = first.then(|| now + self.rules.initial_delay.min(timeout));
             self.preparing = Some(Preparing {
                 earliest,
                 more: false,
@@ -79,7 +79,7 @@ impl Group {
             }
             if std::mem::take(&mut preparing.more) {
                 // Others have come: give still others the same time.
-                preparing.earliest = Some((now + self.initial_delay).min(preparing.deadline));
+                preparing.earliest = Some((now + self.rules.initial_delay).min(preparing.deadline));
                 return;
             }
             preparing.earliest = None;
@@ -140,6 +140,7 @@ impl Group {
                 continue;
             };
             member.touch(now);
+            member.new = false;
             if let Some(ticket) = member.join.take() {
                 replies.push(Reply {
                     ticket,
@@ -218,7 +219,7 @@ impl Group {
         if self.pending.len() != before {
             self.try_complete(now, time, &mut replies);
         }
-        let dead = |member: &&Member| !member.is_waiting() && member.deadline <= now;
+        let dead = |member: &&Member| !member.is_excused() && member.deadline <= now;
         let dead: Vec<String> = self
             .members
             .values()

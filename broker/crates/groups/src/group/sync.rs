@@ -8,7 +8,7 @@ use kafka_wire::messages::SyncGroupResponse;
 use kafka_wire::{ResponseError, ResponseKind, StrBytes};
 use types::Timestamp;
 
-use super::{Group, Reply, State, Ticket};
+use super::{Group, Member, Reply, State, Ticket};
 
 /// A request for the member's assignment; the leader's brings all of them.
 #[derive(Clone, Debug)]
@@ -59,13 +59,6 @@ impl Group {
             State::Empty => Err(ResponseError::UnknownMemberId),
             State::PreparingRebalance => Err(ResponseError::RebalanceInProgress),
             State::CompletingRebalance => {
-                let size = |assignments: &BTreeMap<String, Bytes>| {
-                    assignments.values().map(Bytes::len).sum::<usize>()
-                };
-                if size(&sync.assignments) > super::MAX_ASSIGNMENTS {
-                    // It could not be stored; Kafka's answer to that.
-                    return Err(ResponseError::UnknownServerError);
-                }
                 if let Some(member) = self.members.get_mut(&sync.member_id)
                     && let Some(earlier) = member.sync.replace(sync.ticket)
                 {
@@ -95,6 +88,12 @@ impl Group {
         mut assignments: BTreeMap<String, Bytes>,
         replies: &mut Vec<Reply>,
     ) {
+        let size = self.members.values().map(Member::size).sum::<usize>()
+            + assignments.values().map(Bytes::len).sum::<usize>();
+        if size > self.rules.max_record {
+            self.give_up_assignment(now, time, replies);
+            return;
+        }
         self.state = State::Stable;
         self.since = time;
         self.sync_deadline = None;
@@ -112,6 +111,28 @@ impl Group {
                 .into_iter()
                 .map(|(ticket, assignment)| self.synced(ticket, assignment)),
         );
+    }
+
+    /// The generation `generation` could not be stored.
+    pub(crate) fn not_stored(&mut self, now: Instant, time: Timestamp, generation: i32) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        if self.state == State::Stable && self.generation == generation {
+            self.give_up_assignment(now, time, &mut replies);
+        }
+        replies
+    }
+
+    /// What is not stored must not count: whoever leads the shard next would know nothing of it. As in Kafka, those who wait hear of an
+    /// error, and everybody is to join again.
+    fn give_up_assignment(&mut self, now: Instant, time: Timestamp, replies: &mut Vec<Reply>) {
+        for member in self.members.values_mut() {
+            member.assignment = Bytes::new();
+            if let Some(ticket) = member.sync.take() {
+                member.touch(now);
+                replies.push(refused(ticket, ResponseError::UnknownServerError));
+            }
+        }
+        self.prepare_rebalance(now, time, replies);
     }
 
     fn synced(&self, ticket: Ticket, assignment: Bytes) -> Reply {

@@ -10,17 +10,32 @@ use proptest::prelude::*;
 use types::Timestamp;
 use uuid::Uuid;
 
-use super::{Group, Join, Reply, State, Sync, Ticket};
+use super::{Group, Join, Reply, Rules, State, Sync, Ticket};
+use crate::settings::GroupSettings;
 
 const SESSION: Duration = Duration::from_secs(10);
 const REBALANCE: Duration = Duration::from_secs(30);
 const DELAY: Duration = Duration::from_secs(3);
 const TIME: Timestamp = Timestamp(1_000);
 
+/// Groups of five at most, in a log of entries of up to 8 MiB.
+fn rules(initial_rebalance_delay: Duration) -> Rules {
+    let settings = GroupSettings {
+        initial_rebalance_delay,
+        max_size: 5,
+        ..GroupSettings::default()
+    };
+    Rules::new(&settings, 8 << 20)
+}
+
 /// A group with a clock, and clients that remember their answers.
 struct Lab {
     group: Group,
     now: Instant,
+    /// What members ask for.
+    rebalance: Duration,
+    /// Who joins does not want to be told an id first.
+    old_client: bool,
     tickets: Ticket,
     joined: BTreeMap<Ticket, JoinGroupResponse>,
     synced: BTreeMap<Ticket, SyncGroupResponse>,
@@ -29,10 +44,12 @@ struct Lab {
 impl Lab {
     fn new(delay: Duration) -> Lab {
         let now = Env::simulated(1).instant();
-        let group = Group::new(delay, TIME);
+        let group = Group::new(rules(delay), TIME);
         Lab {
             group,
             now,
+            rebalance: REBALANCE,
+            old_client: false,
             tickets: 0,
             joined: BTreeMap::new(),
             synced: BTreeMap::new(),
@@ -74,17 +91,17 @@ impl Lab {
             client_id: "client".to_owned(),
             client_host: "/127.0.0.1".to_owned(),
             session_timeout: SESSION,
-            rebalance_timeout: REBALANCE,
+            rebalance_timeout: self.rebalance,
             protocol_type: "consumer".to_owned(),
             protocols: protocols
                 .iter()
                 .map(|name| ((*name).to_owned(), Bytes::from("topics")))
                 .collect(),
-            requires_known_member: true,
+            requires_known_member: !self.old_client,
             can_skip_assignment: true,
             unique: Uuid::from_u128(self.tickets.into()),
         };
-        let replies = self.group.join(self.now, TIME, join, 5);
+        let replies = self.group.join(self.now, TIME, join);
         self.take(replies);
         self.tickets
     }
@@ -342,7 +359,7 @@ fn commits_are_judged_by_member_and_generation() {
         lab.group.check_commit(now, "", None, -1),
         Err(ResponseError::UnknownMemberId)
     );
-    let mut empty = Group::new(DELAY, TIME);
+    let mut empty = Group::new(rules(DELAY), TIME);
     assert_eq!(empty.check_commit(now, "", None, -1), Ok(()));
     let mut young = Lab::new(DELAY);
     let (id, _) = young.enter();
@@ -361,7 +378,7 @@ fn a_restored_group_goes_on_without_a_rebalance() {
     let record = lab.group.take_record().expect("a new generation is stored");
     let bytes = record.to_bytes();
     let record = crate::record::GroupRecord::read(bytes).expect("reads what it wrote");
-    lab.group = Group::restore(record, DELAY, lab.now);
+    lab.group = Group::restore(record, rules(DELAY), lab.now);
     assert_eq!(lab.group.heartbeat(lab.now, &a, None, 1), Ok(()));
     let synced = lab.sync(&b, 1, &[]);
     assert_eq!(lab.synced[&synced].assignment, "for b");
@@ -387,24 +404,71 @@ fn a_group_that_could_not_be_stored_takes_nobody_in() {
             can_skip_assignment: true,
             unique: Uuid::from_u128(lab.tickets.into()),
         };
-        let replies = lab.group.join(lab.now, TIME, join, 5);
+        let replies = lab.group.join(lab.now, TIME, join);
         lab.take(replies);
         lab.tickets
     };
     let first = large(&mut lab, "a", 4 << 20);
     let id = lab.joined[&first].member_id.to_string();
-    let second = large(&mut lab, "b", 4 << 20);
+    let second = large(&mut lab, "b", 2 << 20);
     assert_eq!(lab.join_code(second), ResponseError::GroupMaxSizeReached.code());
-    let long = "x".repeat(7 << 20);
+    let long = "x".repeat(4 << 20);
     let refused = lab.sync(&id, 1, &[(&id, &long)]);
     assert_eq!(
         lab.synced[&refused].error_code,
         ResponseError::UnknownServerError.code()
     );
-    let synced = lab.sync(&id, 1, &[(&id, &long[..5 << 20])]);
+    assert!(lab.group.take_record().is_none(), "there is nothing to store");
+    // Everybody joins again, and gets what can be stored.
+    assert_eq!(
+        lab.group.heartbeat(lab.now, &id, Some("a"), 1),
+        Err(ResponseError::RebalanceInProgress)
+    );
+    let again = lab.join_as(&id, Some("a"), &["range"]);
+    assert_eq!((lab.join_code(again), lab.joined[&again].generation_id), (0, 2));
+    let synced = lab.sync(&id, 2, &[(&id, &long[..3 << 20])]);
     assert_eq!(lab.synced[&synced].error_code, 0);
     let record = lab.group.take_record().expect("a new generation is stored");
-    assert!(record.to_bytes().len() < 15 << 20);
+    assert!(record.to_bytes().len() < 8 << 20);
+}
+
+#[test]
+fn a_new_member_that_waits_for_too_long_is_forgotten() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let mut lab = Lab::new(Duration::ZERO);
+    lab.rebalance = 60 * MINUTE;
+    let (a, _) = lab.enter();
+    lab.sync(&a, 1, &[(&a, "mine")]);
+    // It was told no id (before v4), and its connection ends: nobody will ever know.
+    lab.old_client = true;
+    let gone = lab.join("");
+    lab.old_client = false;
+    // This one goes on asking.
+    let (b, first) = lab.enter();
+    let live = |lab: &mut Lab, time: Duration| {
+        for _ in 0..time.as_secs() / 5 {
+            let generation = lab.group.generation;
+            let _ = lab.group.heartbeat(lab.now, &a, None, generation);
+            lab.pass(Duration::from_secs(5));
+        }
+    };
+    live(&mut lab, 4 * MINUTE);
+    assert_eq!(lab.group.members.len(), 3, "longer than any session");
+    live(&mut lab, 2 * MINUTE);
+    assert_eq!(lab.join_code(gone), ResponseError::UnknownMemberId.code());
+    // It asks again, as clients do that hear of that.
+    assert_eq!(lab.join_code(first), ResponseError::UnknownMemberId.code());
+    assert!(!lab.group.members.contains_key(&b));
+    let (b, second) = lab.enter();
+    live(&mut lab, MINUTE);
+    let again = lab.join(&a);
+    for ticket in [again, second] {
+        assert_eq!((lab.join_code(ticket), lab.joined[&ticket].generation_id), (0, 2));
+    }
+    // Who has been answered once has a session; who waits again has all the time of the rebalance.
+    let third = lab.join_as(&b, None, &["range", "sticky"]);
+    live(&mut lab, 10 * MINUTE);
+    assert!(!lab.joined.contains_key(&third) && lab.group.members.contains_key(&b));
 }
 
 #[test]

@@ -204,7 +204,8 @@ fn what_is_accepted_can_be_read_to_its_end() {
         let checked = |records: &[u8]| {
             let mut seen = Vec::new();
             let bytes = rebuilt(&plain, codec, &compress(codec, records));
-            let result = check(&bytes, |index, time| seen.push((index, time)));
+            let mut budget = u64::MAX;
+            let result = check(&bytes, &mut budget, |index, time| seen.push((index, time)));
             (result, seen)
         };
         for records in good {
@@ -215,5 +216,27 @@ fn what_is_accepted_can_be_read_to_its_end() {
         for records in bad {
             assert!(checked(records).0.is_err(), "{codec:?} {records:?}");
         }
+    }
+}
+
+#[test]
+fn no_more_is_read_than_allowed_and_what_was_read_is_counted() {
+    let plain = thousand();
+    let len = (plain.len() - HEADER_LEN) as u64;
+    for codec in CODECS {
+        let batch = rebuilt(&plain, codec, &compress(codec, &plain[HEADER_LEN..]));
+        let mut budget = len + 10;
+        assert_eq!(check(&batch, &mut budget, |_, _| ()), Ok(()), "{codec:?}");
+        assert_eq!(budget, 10, "{codec:?}");
+        let mut budget = len - 1;
+        assert_eq!(check(&batch, &mut budget, |_, _| ()), Err(BatchError::TooLarge));
+        assert_eq!(budget, 0, "{codec:?}");
+        // What turns out to be wrong at its end has been read as well.
+        let mut wrong = plain[HEADER_LEN..].to_vec();
+        wrong.push(0);
+        let batch = rebuilt(&plain, codec, &compress(codec, &wrong));
+        let mut budget = 2 * len;
+        assert_eq!(check(&batch, &mut budget, |_, _| ()), Err(BatchError::Records));
+        assert_eq!(budget, len, "{codec:?}");
     }
 }

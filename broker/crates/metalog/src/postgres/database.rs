@@ -14,21 +14,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use uuid::Uuid;
 
 use super::schema;
+use super::statements::{CHANNEL, Statement};
 use crate::{LogError, LogOffset};
 
 /// How long to wait for a connection to one host.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long to wait for an answer. After that the connection is given up, the statement may still happen.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Who appends tells here, as `<id of the log>/<its new tail>`.
-pub(super) const CHANNEL: &str = "diskless_metalog";
-
 /// Where the database is and how to get in.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresSettings {
@@ -129,8 +127,8 @@ impl std::fmt::Debug for Database {
     }
 }
 
-/// A parameter with its type: statements are sent in one round trip, without being prepared first.
-pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+/// A parameter of a statement.
+pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
 
 impl Database {
     /// Connects, and creates the tables if they are not there.
@@ -172,14 +170,18 @@ impl Database {
     }
 
     /// Rows of a statement on the shared connection.
-    pub(super) async fn read(&self, statement: &str, params: &[Param<'_>]) -> Result<Vec<Row>, LogError> {
+    pub(super) async fn read(
+        &self,
+        statement: Statement,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, LogError> {
         self.query(&self.0.reads, statement, params).await
     }
 
     /// Several statements as one transaction, on the shared connection.
-    pub(super) async fn batch(&self, statements: &str) -> Result<(), LogError> {
+    pub(super) async fn batch(&self, statements: Statement) -> Result<(), LogError> {
         let session = self.session(&self.0.reads).await?;
-        let run = session.client.batch_execute(statements);
+        let run = session.client.batch_execute(statements.sql());
         self.answered(&self.0.reads, &session, run).await
     }
 
@@ -187,11 +189,11 @@ impl Database {
     pub(super) async fn query(
         &self,
         link: &Link,
-        statement: &str,
+        statement: Statement,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, LogError> {
         let session = self.session(link).await?;
-        let run = session.client.query_typed(statement, params);
+        let run = say(&session.client, statement, params);
         self.answered(link, &session, run).await
     }
 
@@ -200,14 +202,13 @@ impl Database {
         let Some(session) = link.0.lock().await.clone() else {
             return;
         };
+        let env = self.0.env.clone();
         self.0.env.spawn(async move {
             let text = format!("{log}/{tail}");
-            let params: [Param<'_>; 2] = [(&CHANNEL, Type::TEXT), (&text, Type::TEXT)];
-            let told = session
-                .client
-                .query_typed("SELECT pg_notify($1, $2)", &params)
-                .await;
-            if let Err(error) = told {
+            let params: [Param<'_>; 2] = [&CHANNEL, &text];
+            let telling = say(&session.client, Statement::Notify, &params);
+            // A connection that nobody wants any more is not held for it.
+            if let Ok(Err(error)) = env.timeout(ANSWER, telling).await {
                 tracing::debug!(%log, error = describe(&error), "the new tail was not told");
             }
         });
@@ -296,30 +297,25 @@ impl Database {
                 self.drive(client, connection)
             }
         };
-        // Only what a primary has flushed to its disk (and to its standbys, if so set) may be acknowledged.
-        let setup = "SET default_transaction_isolation = 'read committed'; \
-             SELECT set_config('synchronous_commit', 'on', false) \
-                 WHERE current_setting('synchronous_commit') IN ('off', 'local')";
         let client = &session.client;
-        let row = client
-            .query_typed_one("SELECT pg_is_in_recovery(), current_setting('fsync') = 'on'", &[])
+        let rows = say(client, Statement::Server, &[])
             .await
             .map_err(|error| failed(&error))?;
-        if value::<bool>(&row, 0)? {
+        let Some(row) = rows.first() else {
+            return Err(LogError::Unavailable("database: an empty answer".to_owned()));
+        };
+        if value::<bool>(row, 0)? {
             return Err(LogError::Unavailable("it is a standby".to_owned()));
         }
-        if !value::<bool>(&row, 1)? {
+        if !value::<bool>(row, 1)? {
             let text =
                 "metadata_log.url: this database runs with fsync = off and would lose acknowledged data";
             return Err(LogError::Invalid(text.to_owned()));
         }
-        client
-            .batch_execute(setup)
-            .await
-            .map_err(|error| failed(&error))?;
-        if listens {
+        let listen = listens.then_some(Statement::Listen);
+        for statement in [Statement::Setup].into_iter().chain(listen) {
             client
-                .batch_execute(&format!("LISTEN {CHANNEL}"))
+                .batch_execute(statement.sql())
                 .await
                 .map_err(|error| failed(&error))?;
         }
@@ -361,6 +357,19 @@ impl Database {
         });
         Session { client, io }
     }
+}
+
+async fn say(
+    client: &Client,
+    statement: Statement,
+    params: &[Param<'_>],
+) -> Result<Vec<Row>, tokio_postgres::Error> {
+    let typed: Vec<_> = params
+        .iter()
+        .copied()
+        .zip(statement.types().iter().cloned())
+        .collect();
+    client.query_typed(statement.sql(), &typed).await
 }
 
 /// Certificates are verified, and for the name in the URL.

@@ -14,13 +14,14 @@
 //! `epoch`, `nonce` and `log_start` repeat what the manifest says, for statements to compare.
 
 use super::database::{Database, value};
+use super::statements::Statement;
 use crate::LogError;
 
 /// Of the tables. A later release that needs others adds a step from each version to the next.
 const VERSION: i32 = 1;
 
 /// Runs as one transaction, one at a time over all nodes.
-const CREATE: &str = "
+pub(super) const CREATE: &str = "
     SELECT pg_advisory_xact_lock(7305808869231650159);
     CREATE SCHEMA IF NOT EXISTS diskless;
     CREATE TABLE IF NOT EXISTS diskless.metalog_version (version integer NOT NULL);
@@ -49,15 +50,11 @@ const CREATE: &str = "
 ";
 
 async fn version(database: &Database) -> Result<Option<i32>, LogError> {
-    let there = database
-        .read("SELECT to_regclass('diskless.metalog_version') IS NOT NULL", &[])
-        .await?;
+    let there = database.read(Statement::HasTables, &[]).await?;
     if !there.first().map_or(Ok(false), |row| value(row, 0))? {
         return Ok(None);
     }
-    let rows = database
-        .read("SELECT version FROM diskless.metalog_version", &[])
-        .await?;
+    let rows = database.read(Statement::Version, &[]).await?;
     rows.first().map(|row| value(row, 0)).transpose()
 }
 
@@ -66,7 +63,7 @@ pub(super) async fn ensure(database: &Database) -> Result<(), LogError> {
     let found = match version(database).await? {
         Some(found) => Some(found),
         None => {
-            database.batch(CREATE).await?;
+            database.batch(Statement::CreateTables).await?;
             version(database).await?
         }
     };

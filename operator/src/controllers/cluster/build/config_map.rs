@@ -75,6 +75,8 @@ fn toml(cluster: &ValidatedCluster, set: Set<'_>) -> String {
             ];
             file.insert("listeners".to_owned(), table(listeners).into());
             if let Some(limit) = cluster.broker_memory_limit {
+                // A broker gives half as much as the cache has to answers to consumers, a quarter to those to other brokers, and a
+                // quarter to what comes in: three quarters of the limit are spoken for.
                 let quarter = (limit / 4).max(MEMORY_MIN);
                 let produce = quarter.min(PRODUCE_MEMORY_MAX);
                 file.insert(

@@ -137,6 +137,23 @@ fn deleting_a_topic_hides_it_at_once_and_lets_go_of_its_files_in_steps() {
 }
 
 #[test]
+fn a_clock_that_was_wrong_keeps_nothing_from_being_deleted() {
+    for (ahead, since) in [(600_000, 1_600_000), (40_000_000_000, 1_000_000)] {
+        let mut shard = Shard::new();
+        shard.create(1, 1);
+        shard.commit(1, vec![plain(tp(1, 0), 1)]);
+        shard.now += ahead;
+        shard.create(2, 1);
+        shard.now -= ahead;
+        shard.delete_records(tp(1, 0), -1);
+        shard.purge();
+        // Within the error of clocks a file is kept longer rather than shorter.
+        assert_eq!(dead_since(&shard, DELETE, Timestamp(since - 1)), []);
+        assert_eq!(dead_since(&shard, DELETE, Timestamp(since)).len(), 1);
+    }
+}
+
+#[test]
 fn a_file_of_two_shards_goes_down_the_chain() {
     let (mut a, mut b) = (Shard::with_id(A), Shard::with_id(B));
     a.create(1, 1);

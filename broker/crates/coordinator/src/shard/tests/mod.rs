@@ -1,12 +1,15 @@
 //! Tests of the shard; here is what they share.
 
 mod commit;
+mod cost;
 mod earlier_releases;
 mod file_jobs;
 mod files;
 mod follower;
 mod growth;
+mod limits;
 mod property;
+mod purge;
 mod reads;
 mod retention;
 mod service;
@@ -150,7 +153,7 @@ impl Shard {
     }
 }
 
-/// Every row of every table, as snapshots have them.
+/// Every row of every table, as snapshots have them: without those that only wait for their purge.
 pub fn dump(db: &Connection) -> rusqlite::Result<Vec<(String, Vec<Value>)>> {
     let tables = [
         "meta",
@@ -174,7 +177,12 @@ pub fn dump(db: &Connection) -> rusqlite::Result<Vec<(String, Vec<Value>)>> {
                 committed_at, state, state_since, results",
             _ => "*",
         };
-        let mut select = db.prepare(&format!("SELECT {columns} FROM {table} ORDER BY {order}"))?;
+        let kept = match table {
+            "producers" => "num NOT IN (SELECT num FROM deleted_producers)",
+            "offsets" => "NOT EXISTS (SELECT 1 FROM deleted_offsets d WHERE d.name = offsets.topic AND d.topic = topic_id)",
+            _ => "true",
+        };
+        let mut select = db.prepare(&format!("SELECT {columns} FROM {table} WHERE {kept} ORDER BY {order}"))?;
         let columns = select.column_count();
         let mut rows = select.query(())?;
         while let Some(row) = rows.next()? {

@@ -144,6 +144,12 @@ fn check(shard: &Shard) {
             != (SELECT count(*) FROM batches b WHERE b.file = f.id)",
         "SELECT count(*) FROM live_batches WHERE file NOT IN (SELECT id FROM files)",
         "SELECT count(*) FROM files WHERE (state = 0) != (id IN (SELECT file FROM live_batches WHERE count > 0))",
+        // Entries of the time index claim no less than is true, and outlive no partition.
+        "SELECT count(*) FROM time_index t WHERE timestamp <
+            (SELECT max(timestamp) FROM batches b WHERE b.num = t.num AND b.last_offset <= t.last_offset AND b.last_offset > ifnull(
+                (SELECT max(last_offset) FROM time_index p
+                 WHERE p.num = t.num AND p.level = t.level AND p.last_offset < t.last_offset), -1))",
+        "SELECT count(*) FROM time_index WHERE num NOT IN (SELECT num FROM partitions UNION SELECT num FROM garbage)",
         // No batch without its file.
         "SELECT count(*) FROM batches WHERE file NOT IN (SELECT id FROM files)",
         // Sizes add up.
@@ -158,7 +164,8 @@ fn check(shard: &Shard) {
         "SELECT count(*) FROM partitions WHERE log_start > high_watermark OR log_start < 0",
         // Nothing of a partition outlives it but garbage.
         "SELECT count(*) FROM batches WHERE num NOT IN (SELECT num FROM partitions UNION SELECT num FROM garbage)",
-        "SELECT count(*) FROM producers WHERE num NOT IN (SELECT num FROM partitions UNION SELECT num FROM garbage)",
+        "SELECT count(*) FROM producers WHERE num NOT IN
+         (SELECT num FROM partitions UNION SELECT num FROM garbage UNION SELECT num FROM deleted_producers)",
     ];
     for sql in wrong {
         assert_eq!(shard.count(sql), 0, "{sql}");
@@ -189,6 +196,20 @@ fn replay(shard: &mut Shard, log: &[Vec<Bytes>]) {
     for entries in &log[shard.log.len()..] {
         shard.apply(entries.clone());
     }
+}
+
+/// The view of a node of the first releases, which delete at once what others purge in steps.
+fn replay_at_once(log: &[Vec<Bytes>]) -> Shard {
+    let mut shard = Shard::new();
+    for entries in log {
+        shard.apply(entries.clone());
+        let sql = "DELETE FROM producers WHERE num IN (SELECT num FROM deleted_producers);
+            DELETE FROM deleted_producers;
+            DELETE FROM offsets WHERE (topic, topic_id) IN (SELECT name, topic FROM deleted_offsets);
+            DELETE FROM deleted_offsets;";
+        shard.state.db.execute_batch(sql).unwrap();
+    }
+    shard
 }
 
 proptest! {
@@ -237,6 +258,7 @@ proptest! {
         let mut again = Shard::new();
         replay(&mut again, &shard.log);
         prop_assert_eq!(again.dump(), state.clone());
+        prop_assert_eq!(replay_at_once(&shard.log).dump(), state.clone());
         if let Some((offset, bytes)) = snapshot {
             let mut restored = Shard::new();
             restored.create(3, 1);

@@ -21,6 +21,7 @@ fn key(object: Uuid) -> String {
 /// Two shards that know each other, jobs running, retention as `config` says.
 struct Pair {
     shards: Vec<ShardService>,
+    logs: Vec<MemoryLog>,
     store: Arc<MemoryStore>,
     config: Arc<Mutex<RetentionConfig>>,
     reachable: Arc<Mutex<bool>>,
@@ -35,11 +36,13 @@ async fn pair(env: &Env) -> Pair {
     }));
     let reachable = Arc::new(Mutex::new(true));
     let mut shards = BTreeMap::new();
-    let mut dirs = Vec::new();
+    let (mut dirs, mut logs) = (Vec::new(), Vec::new());
     for id in [0, 1] {
         let dir = tempfile::tempdir().unwrap();
-        let log = Arc::new(MemoryLog::new(env));
-        let shard = ShardService::start(env, options(dir.path(), ShardId(id)), log, owner(1)).unwrap();
+        let log = MemoryLog::new(env);
+        logs.push(log.clone());
+        let options = options(dir.path(), ShardId(id));
+        let shard = ShardService::start(env, options, Arc::new(log), owner(1)).unwrap();
         shard.leading().await.unwrap();
         shards.insert(ShardId(id), shard);
         dirs.push(dir);
@@ -80,6 +83,7 @@ async fn pair(env: &Env) -> Pair {
     }
     Pair {
         shards: shards.into_values().collect(),
+        logs,
         store,
         config,
         reachable,
@@ -181,4 +185,56 @@ async fn retention_catches_up_in_one_pass_and_forgets_what_expired() {
     assert_eq!(rows("producers").await, Ok(0));
     assert_eq!(rows("files").await, Ok(1), "tombstones go as well");
     assert_eq!(rows("files WHERE results IS NOT NULL").await, Ok(0));
+}
+
+/// Retention lets a hundred thousand batches go while somebody commits. A commit waits for the slot in flight and its own, and
+/// what is deleted in these is a small part of all that goes.
+#[tokio::test(start_paused = true)]
+async fn commits_stand_between_the_steps_of_retention() {
+    const PARTITIONS: i32 = 10;
+    const BATCHES: i64 = 100_000;
+    let env = Env::simulated(1);
+    let pair = pair(&env).await;
+    let shard = &pair.shards[0];
+    create_topic(shard, 1, PARTITIONS).await;
+    for n in 0..100 {
+        let batches = (0..1_000).map(|i| plain(tp(1, i % PARTITIONS), 1));
+        let answer = shard.commit_file(file(n, batches.collect())).await;
+        assert_eq!(answer.error_code, NONE);
+    }
+    // Every batch has 100 bytes. A row counts until it is purged.
+    let state = async || {
+        let rows = shard.read(|db| {
+            let sql = "SELECT applied, (SELECT sum(bytes) / 100 FROM partitions) FROM meta";
+            db.query_row(sql, (), |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
+        });
+        rows.await.unwrap()
+    };
+    assert_eq!(state().await.1, BATCHES);
+    pair.logs[0].set_latency(Duration::from_millis(20));
+    pair.config.lock().retention_bytes = 1_000;
+    let (mut begun, mut commits) = (0, 0);
+    for n in 100.. {
+        let (slots, rows) = state().await;
+        if rows < BATCHES / 100 {
+            break;
+        }
+        let answer = shard.commit_file(file(n, vec![plain(tp(1, 0), 1)])).await;
+        assert_eq!(answer.error_code, NONE);
+        let (slots_after, rows_after) = state().await;
+        assert!(
+            slots_after - slots <= 3,
+            "a commit waited for {} slots",
+            slots_after - slots
+        );
+        let purged = rows + 1 - rows_after;
+        assert!(
+            purged <= BATCHES / 10,
+            "a commit waited for the deletion of {purged} batches"
+        );
+        begun += i64::from(rows < BATCHES);
+        commits += 1;
+        assert!(commits < 10_000, "{rows} batches are left");
+    }
+    assert!(begun >= 10, "only {begun} commits met the retention pass");
 }

@@ -63,6 +63,33 @@ fn what_is_not_a_whole_snapshot_leaves_the_state_as_it_was() {
     drop(half);
 }
 
+/// An earlier release would leave counts and times as they are, and pass them on.
+#[test]
+fn a_snapshot_has_no_table_that_an_earlier_release_does_not_keep_up() {
+    let (_, snapshot) = filled().snapshot();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("snapshot.db");
+    std::fs::write(&path, zstd::decode_all(&snapshot[8..]).unwrap()).unwrap();
+    let db = Connection::open(path).unwrap();
+    let mut tables = db
+        .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+        .unwrap();
+    let tables = tables.query_map((), |row| row.get::<_, String>(0)).unwrap();
+    let tables: Vec<String> = tables.map(Result::unwrap).collect();
+    let known = [
+        "batches",
+        "deleted_topics",
+        "files",
+        "garbage",
+        "groups",
+        "meta",
+        "offsets",
+        "partitions",
+        "producers",
+    ];
+    assert_eq!(tables, known);
+}
+
 #[test]
 fn nothing_is_left_of_a_snapshot_that_was_sent() {
     let mut shard = filled();
