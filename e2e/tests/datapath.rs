@@ -198,7 +198,8 @@ fn a_store_that_is_gone_for_a_minute_costs_a_minute() -> anyhow::Result<()> {
     let warm_up = Library::Confluent.produce(&bootstrap, "gone", 0, 100, 0)?;
     history.add_producer(&warm_up.finish()?, 0, 100);
     let producing = Library::Confluent.produce(&bootstrap, "gone", 100, COUNT, RATE)?;
-    let consuming = Library::FranzGo.consume(&bootstrap, "gone", "readers", COUNT + 100, 60)?;
+    // More patient than the store is away.
+    let consuming = Library::FranzGo.consume(&bootstrap, "gone", "readers", COUNT + 100, 120)?;
     std::thread::sleep(5 * SECOND);
     // Everything, the metadata log included: first refused, then without an answer.
     rig.proxy

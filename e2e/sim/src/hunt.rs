@@ -166,7 +166,11 @@ pub(crate) fn mutations(args: &Args, wanted: &str) -> anyhow::Result<()> {
         let shows = |failure: &Failure| failure.kinds().1.is_some();
         let enough = |failures: &[Failure]| failures.iter().any(shows) || failures.len() >= PATIENCE;
         let (failures, done) = run(args, Some(name), enough)?;
-        let tried = |failure: &Failure| wanted_seeds(args).take_while(|seed| *seed <= failure.seed).count();
+        let tried = |failure: &Failure| {
+            wanted_seeds(args)
+                .take_while(|seed| *seed <= failure.seed)
+                .count()
+        };
         let Some(first) = failures.first() else {
             println!("| `{name}` | {what} | not in {done} | | | |");
             missed.push(*name);

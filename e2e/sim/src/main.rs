@@ -12,6 +12,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Parser;
 use sim::{Engine, Scenario, run};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 #[derive(Parser)]
 pub(crate) struct Args {
@@ -57,12 +60,12 @@ fn main() -> ExitCode {
 fn replay(seed: u64, mutation: Option<&str>, quiet: bool) -> anyhow::Result<()> {
     // The first hash map of a thread asks for randomness: before the seed's run, whether or not something is logged.
     let _ = std::hash::RandomState::new();
-    if std::env::var_os("RUST_LOG").is_some() {
-        let filter = tracing_subscriber::EnvFilter::from_default_env();
-        tracing_subscriber::fmt()
-            .without_time()
-            .with_ansi(false)
-            .with_env_filter(filter)
+    if let Ok(levels) = std::env::var("RUST_LOG") {
+        // Not an `EnvFilter`: that makes hash maps, each of which changes the order of those that the run makes later.
+        let filter: Targets = levels.parse().context("RUST_LOG")?;
+        let lines = tracing_subscriber::fmt::layer().without_time().with_ansi(false);
+        tracing_subscriber::registry()
+            .with(lines.with_filter(filter))
             .init();
     }
     if let Some(mutation) = mutation

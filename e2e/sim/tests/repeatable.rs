@@ -10,8 +10,13 @@ use sim::mutations::MUTATIONS;
 
 /// What a run of a seed, in a process of its own, prints; fails with it when the run failed.
 fn replay(seed: u64) -> String {
+    replay_with(seed, &[])
+}
+
+fn replay_with(seed: u64, environment: &[(&str, &str)]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_sim"))
         .args(["--replay", &seed.to_string()])
+        .envs(environment.iter().copied())
         .output()
         .expect("runs");
     let text = String::from_utf8(output.stdout).expect("text");
@@ -32,6 +37,14 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     );
     assert_eq!(one, replay(42));
     assert_ne!(one, replay(43));
+}
+
+#[test]
+fn what_nodes_log_changes_nothing() {
+    let logged = replay_with(42, &[("RUST_LOG", "coordinator=debug,broker=debug")]);
+    let plain = replay(42);
+    assert!(logged.len() > plain.len());
+    assert!(logged.ends_with(&plain));
 }
 
 #[test]

@@ -141,9 +141,19 @@ impl<S: StateMachine> Actor<S> {
         match opened {
             Ok(opened) => {
                 tracing::info!(log = name, epoch = %opened.epoch, applied = ?state.applied(), "leading");
-                Leader::new(env, name, log.clone(), state, options, opened, messages, status, applied_in)
-                    .lead()
-                    .await
+                Leader::new(
+                    env,
+                    name,
+                    log.clone(),
+                    state,
+                    options,
+                    opened,
+                    messages,
+                    status,
+                    applied_in,
+                )
+                .lead()
+                .await
             }
             Err(end) => end,
         }

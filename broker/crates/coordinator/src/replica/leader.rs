@@ -392,7 +392,8 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         let began = self.env.instant();
         self.state.apply(offset, &flown.entries)?;
         let took = self.env.instant().saturating_duration_since(began).as_nanos();
-        self.applied_in.store(u64::try_from(took).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.applied_in
+            .store(u64::try_from(took).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.snapshot.bytes_since += flown.bytes as u64;
         self.publish()?;
         self.unconfirmed.extend(flown.items);

@@ -307,10 +307,18 @@ mod tests {
                 let mut step = PURGE_LEAST;
                 for _ in 0..20 {
                     let own = u64::from(step) * cost;
-                    step = purge_step(step, Duration::from_micros(rest + own), Duration::from_micros(own));
+                    step = purge_step(
+                        step,
+                        Duration::from_micros(rest + own),
+                        Duration::from_micros(own),
+                    );
                 }
                 let fifth = u32::try_from(rest / 4 / cost).unwrap();
-                assert_eq!(step, fifth.clamp(PURGE_LEAST, PURGE_MOST), "{cost} us a batch, {rest} us else");
+                assert_eq!(
+                    step,
+                    fifth.clamp(PURGE_LEAST, PURGE_MOST),
+                    "{cost} us a batch, {rest} us else"
+                );
             }
         }
     }

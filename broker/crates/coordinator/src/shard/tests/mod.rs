@@ -179,10 +179,14 @@ pub fn dump(db: &Connection) -> rusqlite::Result<Vec<(String, Vec<Value>)>> {
         };
         let kept = match table {
             "producers" => "num NOT IN (SELECT num FROM deleted_producers)",
-            "offsets" => "NOT EXISTS (SELECT 1 FROM deleted_offsets d WHERE d.name = offsets.topic AND d.topic = topic_id)",
+            "offsets" => {
+                "NOT EXISTS (SELECT 1 FROM deleted_offsets d WHERE d.name = offsets.topic AND d.topic = topic_id)"
+            }
             _ => "true",
         };
-        let mut select = db.prepare(&format!("SELECT {columns} FROM {table} WHERE {kept} ORDER BY {order}"))?;
+        let mut select = db.prepare(&format!(
+            "SELECT {columns} FROM {table} WHERE {kept} ORDER BY {order}"
+        ))?;
         let columns = select.column_count();
         let mut rows = select.query(())?;
         while let Some(row) = rows.next()? {
