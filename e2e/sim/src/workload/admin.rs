@@ -53,7 +53,10 @@ pub(crate) async fn audit(env: Env, lab: Arc<Lab>, topics: &'static [&'static st
         }
         // Every question goes to another broker: one of them may still follow a leader that was deposed.
         client.disconnect();
+        let before = clock(&env);
         env.sleep(Duration::from_millis(env.random_below(400))).await;
+        // Its own pauses count for nothing.
+        since = since.map(|since| since + clock(&env) - before);
     }
 }
 
@@ -197,7 +200,10 @@ pub(crate) async fn commit_offsets(env: Env, lab: Arc<Lab>, topic: &'static str,
                 }
             }
         }
+        let before = clock(&env);
         env.sleep(Duration::from_millis(env.random_below(600))).await;
+        // Its own pauses count for nothing.
+        since = since.map(|since| since + clock(&env) - before);
     }
     topic.history.lock().commits.push(steps);
 }

@@ -379,12 +379,13 @@ impl ShardState {
         let mut producer = None;
         if batch.producer_id >= 0 && batch.producer_epoch >= 0 {
             let this = (id, batch.producer_id, batch.producer_epoch);
-            if file.refused.contains(&this) {
-                // What follows a refused batch has a gap before it, even where sequences cannot show it.
-                return Ok(failed(codes::OUT_OF_ORDER_SEQUENCE_NUMBER, log_start_offset));
-            }
             let last_sequence = producer::last_sequence(batch.base_sequence, batch.last_offset_delta);
             let known = self.producer(partition.num, batch.producer_id)?;
+            let after_refused = |refused: &i32| !producer::is_before(batch.base_sequence, *refused);
+            if known.is_none() && file.refused.get(&this).is_some_and(after_refused) {
+                // It has a gap before it, which sequences cannot show. What comes before the refused one was sent again.
+                return Ok(failed(codes::OUT_OF_ORDER_SEQUENCE_NUMBER, log_start_offset));
+            }
             match producer::judge(
                 known.as_ref(),
                 batch.producer_epoch,
@@ -393,7 +394,7 @@ impl ShardState {
                 batch.must_follow,
             ) {
                 Verdict::Refused(code) => {
-                    file.refused.insert(this);
+                    file.refused.entry(this).or_insert(batch.base_sequence);
                     return Ok(failed(code, log_start_offset));
                 }
                 Verdict::Duplicate(first) => {
@@ -471,8 +472,8 @@ fn well_formed(batch: &BatchRequest, file_size: u64) -> bool {
 struct Accepted {
     partitions: Vec<PartitionBatches>,
     index: FastMap<TopicPartition, usize>,
-    /// Producers (by epoch) of which a batch was refused.
-    refused: FastSet<(TopicPartition, i64, i16)>,
+    /// Base sequences of the first refused batches of producers (by epoch).
+    refused: FastMap<(TopicPartition, i64, i16), i32>,
 }
 
 impl Accepted {

@@ -147,8 +147,33 @@ fn a_gap_is_refused_and_so_is_what_follows_it() {
     );
     let gap = error(OUT_OF_ORDER_SEQUENCE_NUMBER);
     assert_eq!(results, [gap.clone(), gap.clone(), ok(1)]);
-    // Even a batch that would fit must not overtake a refused one of its file.
-    let results = shard.commit(3, vec![idem(P(), 1, 7, 0, 2), idem(P(), 1, 7, 0, 1)]);
+}
+
+/// The first batch was lost in an earlier file, the second is refused for that, and then both come again: all in one file.
+#[test]
+fn batches_that_come_again_behind_a_refused_one_are_taken() {
+    let mut shard = shard();
+    let gap = error(OUT_OF_ORDER_SEQUENCE_NUMBER);
+    shard.commit(1, vec![idem(P(), 1, 7, 0, 0)]);
+    let again = |producer, first: BatchRequest| {
+        let batch = |sequence| idem(P(), 1, producer, 0, sequence);
+        vec![first, batch(1), batch(2)]
+    };
+    let results = shard.commit(2, again(7, idem(P(), 1, 7, 0, 2)));
+    assert_eq!(results, [gap.clone(), ok(1), ok(2)]);
+    // The same of a producer that nothing is known of.
+    let follower = |sequence| BatchRequest {
+        must_follow: true,
+        ..idem(P(), 1, 8, 0, sequence)
+    };
+    let results = shard.commit(3, again(8, follower(2)));
+    assert_eq!(results, [gap.clone(), ok(3), ok(4)]);
+    // What is behind a refused one and no repetition stays behind it.
+    let follower = |sequence| BatchRequest {
+        producer_id: 9,
+        ..follower(sequence)
+    };
+    let results = shard.commit(4, vec![follower(2), idem(P(), 1, 9, 0, 3)]);
     assert_eq!(results, [gap.clone(), gap]);
 }
 
