@@ -23,9 +23,9 @@ use e2e::history::History;
 use e2e::node::{Cluster, Plan};
 use e2e::postgres::Postgres;
 use env::Env;
-use metalog::{Database, LogError, MetadataLog, PostgresLog, PostgresSettings};
+use metalog::{Database, MetadataLog, PostgresLog, PostgresSettings};
 use postgres_support::{owner, settings};
-use support::{SharedHistory, check, lead, rebuild};
+use support::{SharedHistory, check, lead, live, rebuild};
 
 const RUN: Duration = Duration::from_secs(40);
 const REST: Duration = Duration::from_millis(300);
@@ -40,15 +40,7 @@ async fn node(id: i32, settings: PostgresSettings, store: SharedStore, env: Env,
             let log = PostgresLog::new(database, store.clone(), "x", Duration::from_secs(2), env.clone());
             lead(&log, owner(&env, id), &env, &history, REST).await
         };
-        match env.timeout(life, term).await {
-            Err(_) => history.lock().crashes += 1,
-            Ok(Err(LogError::Fenced { .. })) => history.lock().fenced += 1,
-            Ok(Err(error @ (LogError::Corrupt(_) | LogError::Invalid(_) | LogError::Closed))) => {
-                panic!("{error}")
-            }
-            // A snapshot may be swept while a slow leader loads it; it starts again.
-            Ok(_) => {}
-        }
+        live(&env, life, term, &history).await;
     }
 }
 

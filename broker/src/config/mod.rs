@@ -5,6 +5,8 @@
 mod listeners;
 mod node;
 mod storage;
+#[cfg(test)]
+mod testing;
 
 pub use listeners::{Admin, Internal, Listeners};
 pub use node::{Log, LogFormat, Node, Role};

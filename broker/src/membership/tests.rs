@@ -35,15 +35,7 @@ async fn a_bucket_that_cannot_be_read_costs_no_controller_its_seat() {
     let down = Arc::new(AtomicBool::new(false));
     let mut nodes = Vec::new();
     for (id, host) in [(0, "c0"), (1, "c1")] {
-        let mut config = Config::dev(&dir.path().join(host), 9092, Some("memory://"));
-        config.alone = false;
-        config.node.id = Some(id);
-        config.node.roles = vec![Role::Coordinator];
-        config.listeners = None;
-        (config.internal.host, config.internal.port) = (host.to_owned(), 9190);
-        config.internal.advertised_host = Some(host.to_owned());
-        config.internal.secret_file = Some(secret.clone());
-        config.admin.host = host.to_owned();
+        let config = Config::coordinator(&dir.path().join(host), host, id, &secret);
         let down = down.clone();
         let plan = move |_: Operation, _: &str| Decision {
             delay: Duration::ZERO,

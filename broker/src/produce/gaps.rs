@@ -15,6 +15,7 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use env::Instant;
+use kafka_wire::batch::is_before;
 use types::{FastMap, TopicPartition};
 
 /// What was under way when a batch was lost has its answer after this time.
@@ -102,12 +103,6 @@ fn note<K: Eq + Hash>(lost: &mut Lost<K>, key: K, sequence: i32, now: Instant) {
 
 fn is_recent(lost: Instant, now: Instant) -> bool {
     now.saturating_duration_since(lost) < FORGET
-}
-
-/// Sequences have 31 bits and wrap: before is what is less than half the way round behind.
-fn is_before(sequence: i32, other: i32) -> bool {
-    let distance = other.wrapping_sub(sequence) & i32::MAX;
-    distance != 0 && distance < 1 << 30
 }
 
 #[cfg(test)]
@@ -201,12 +196,6 @@ mod tests {
             "it is the refused one itself"
         );
         assert!(!gaps.has_refused());
-    }
-
-    #[test]
-    fn sequences_wrap() {
-        assert!(is_before(i32::MAX, 0) && is_before(i32::MAX - 5, 3) && is_before(0, 1));
-        assert!(!is_before(0, i32::MAX) && !is_before(3, 3));
     }
 
     #[test]

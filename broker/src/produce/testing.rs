@@ -91,3 +91,15 @@ pub(crate) fn topic_config() -> TopicConfig {
         after_max_ms: 3_600_000,
     }
 }
+
+/// A positive number, zigzag-encoded.
+pub(crate) fn varint(number: u64) -> Vec<u8> {
+    let mut rest = number << 1;
+    let mut out = Vec::new();
+    while rest >= 0x80 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+    out
+}

@@ -200,11 +200,7 @@ async fn one(env: &Env, world: &World, lab: &Lab) -> bool {
             };
             // A produce request is given up after 5 s.
             let long = a_while(9_000);
-            let storm = Storm {
-                until: env.instant() + long,
-                failing: [0, 50, 100][env.random_below(3) as usize],
-                slow: Duration::from_millis(env.random_below(2_500)),
-            };
+            let storm = storm(env, long, 2_500);
             say(format_args!(
                 "{operation:?} suffers {} %, {:?} for {long:?}",
                 storm.failing, storm.slow
@@ -282,11 +278,7 @@ async fn one_of_the_database(env: &Env, world: &World, database: &Database, lab:
         _ => {
             let kind = [Kind::Read, Kind::Write][env.random_below(2) as usize];
             let long = a_while(9_000);
-            let storm = Storm {
-                until: env.instant() + long,
-                failing: [0, 50, 100][env.random_below(3) as usize],
-                slow: Duration::from_millis(env.random_below(1_000)),
-            };
+            let storm = storm(env, long, 1_000);
             say(format_args!(
                 "{kind:?}s of the database suffer {} %, {:?} for {long:?}",
                 storm.failing, storm.slow
@@ -301,4 +293,13 @@ async fn one_of_the_database(env: &Env, world: &World, database: &Database, lab:
 /// The primary, for one fault alone; `None`: another fault has it.
 fn take(world: &World, database: &Database) -> Option<&'static str> {
     world.take(DATABASE).then(|| database.primary())
+}
+
+/// A random storm that begins now. What crawls takes up to `slowest` ms.
+fn storm(env: &Env, long: Duration, slowest: u64) -> Storm {
+    Storm {
+        until: env.instant() + long,
+        failing: [0, 50, 100][env.random_below(3) as usize],
+        slow: Duration::from_millis(env.random_below(slowest)),
+    }
 }

@@ -394,5 +394,12 @@ pub fn batches(records: &Bytes) -> impl Iterator<Item = Result<(BatchHeader, Byt
     })
 }
 
+/// Whether a producer's sequence is before another one. They have 31 bits and wrap: before is what is less than half the way round
+/// behind.
+pub fn is_before(sequence: i32, other: i32) -> bool {
+    let distance = other.wrapping_sub(sequence) & i32::MAX;
+    distance != 0 && distance < 1 << 30
+}
+
 #[cfg(test)]
 pub(crate) mod tests;

@@ -26,7 +26,7 @@ use blob::{BlobError, MemoryStore, Operation, SharedStore};
 use env::{Env, Simulation};
 use futures::TryStreamExt;
 use metalog::{LogError, LogOffset, MetadataLog, ObjectLog, Options, Owner};
-use support::{History, SharedHistory, check, decode, lead, rebuild};
+use support::{History, SharedHistory, check, decode, lead, live, rebuild};
 
 const OPTIONS: Options = Options {
     confirm_after: Duration::from_secs(5),
@@ -84,14 +84,7 @@ async fn node(id: i32, store: SharedStore, env: Env, history: SharedHistory) {
             address: format!("node-{id}:9190"),
         };
         let life = Duration::from_millis(env.random_below(120_000));
-        match env.timeout(life, lead(&fresh, owner, &env, &history, REST)).await {
-            Err(_) => history.lock().crashes += 1,
-            Ok(Err(LogError::Fenced { .. })) => history.lock().fenced += 1,
-            Ok(Err(error @ (LogError::Corrupt(_) | LogError::Invalid(_) | LogError::Closed))) => {
-                panic!("{error}")
-            }
-            Ok(_) => {}
-        }
+        live(&env, life, lead(&fresh, owner, &env, &history, REST), &history).await;
     }
 }
 

@@ -1,31 +1,19 @@
 //! Batches whose records are not read where they come in.
 
 use super::*;
-use crate::produce::testing::with_records;
+use crate::produce::testing::{varint, with_records};
 
 /// A batch of an idempotent producer with one record of so many bytes, all the same, compressed with zstd.
 fn compressed(sequence: i32, size: usize, time: i64) -> Bytes {
     // No attributes, deltas or key; the value, and no headers.
-    let value = [varint(size), vec![0; size], vec![0]].concat();
+    let value = [varint(size as u64), vec![0; size], vec![0]].concat();
     let record = [vec![0, 0, 0, 1], value].concat();
-    let records = [varint(record.len()), record].concat();
+    let records = [varint(record.len() as u64), record].concat();
     let records = zstd::encode_all(&records[..], 1).unwrap();
     with_records(&records, 1, time, |header| {
         header.attributes = 4;
         (header.producer_id, header.producer_epoch, header.base_sequence) = (5, 0, sequence);
     })
-}
-
-/// Zigzag-encoded.
-fn varint(number: usize) -> Vec<u8> {
-    let mut rest = number << 1;
-    let mut out = Vec::new();
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
-    out
 }
 
 #[tokio::test(start_paused = true)]

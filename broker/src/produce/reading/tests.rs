@@ -3,7 +3,7 @@ use std::io::Write;
 use futures::FutureExt;
 
 use super::*;
-use crate::produce::testing::{batch, topic_config, with_records};
+use crate::produce::testing::{batch, topic_config, varint, with_records};
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000);
 const MIB: usize = 1 << 20;
@@ -44,18 +44,6 @@ fn zeroes(size: usize) -> Unread {
     let records = encoder.finish().unwrap();
     let zstd = |header: &mut BatchHeader| header.attributes = 4;
     unread(with_records(&records, 1, NOW.0, zstd), topic_config())
-}
-
-/// A positive number, zigzag-encoded.
-fn varint(number: u64) -> Vec<u8> {
-    let mut rest = number << 1;
-    let mut out = Vec::new();
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
-    out
 }
 
 #[test]

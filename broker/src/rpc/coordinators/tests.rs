@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::auth::ClusterSecret;
-use crate::config::{Config, Role};
+use crate::config::Config;
 use crate::metadata::{MetadataWriter, metadata};
 use crate::metrics::Metrics;
 use crate::rpc::{Caller, Handler, read_request, serve};
@@ -249,15 +249,7 @@ async fn coordinators(
     let store: SharedStore = Arc::new(MemoryStore::new(env.clone()));
     let mut nodes = Vec::new();
     for (id, host) in [(0, "c0"), (1, "c1")] {
-        let mut config = Config::dev(&dir.join(host), 9092, Some("memory://"));
-        config.alone = false;
-        config.node.id = Some(id);
-        config.node.roles = vec![Role::Coordinator];
-        config.listeners = None;
-        (config.internal.host, config.internal.port) = (host.to_owned(), 9190);
-        config.internal.advertised_host = Some(host.to_owned());
-        config.internal.secret_file = Some(file.clone());
-        config.admin.host = host.to_owned();
+        let config = Config::coordinator(&dir.join(host), host, id, &file);
         let node = Node::start(simulation.node(host), config, store.clone())
             .await
             .unwrap();

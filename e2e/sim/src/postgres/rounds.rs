@@ -8,7 +8,7 @@ use blob::{MemoryStore, SharedStore};
 use env::{Env, SimNet, Simulation};
 use metalog::{LogError, MetadataLog, Owner, PostgresLog};
 
-use super::support::{SharedHistory, check, lead, rebuild};
+use super::support::{SharedHistory, check, lead, live, rebuild};
 use super::{Database, HOSTS, Kind, tests};
 use crate::store::Storm;
 
@@ -47,14 +47,7 @@ async fn node(id: i32, store: SharedStore, env: Env, history: SharedHistory) {
             let log = log(&store, &env).await?;
             lead(&log, owner(&env, id), &env, &history, REST).await
         };
-        match env.timeout(life, term).await {
-            Err(_) => history.lock().crashes += 1,
-            Ok(Err(LogError::Fenced { .. })) => history.lock().fenced += 1,
-            Ok(Err(error @ (LogError::Corrupt(_) | LogError::Invalid(_) | LogError::Closed))) => {
-                panic!("{error}")
-            }
-            Ok(_) => {}
-        }
+        live(&env, life, Box::pin(term), &history).await;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kafka_wire::batch::is_before;
 use types::{FastMap, FastSet, FeatureLevel, ShardId, Timestamp, TopicId, TopicPartition};
 use uuid::Uuid;
 
@@ -381,7 +382,7 @@ impl ShardState {
             let this = (id, batch.producer_id, batch.producer_epoch);
             let last_sequence = producer::last_sequence(batch.base_sequence, batch.last_offset_delta);
             let known = self.producer(partition.num, batch.producer_id)?;
-            let after_refused = |refused: &i32| !producer::is_before(batch.base_sequence, *refused);
+            let after_refused = |refused: &i32| !is_before(batch.base_sequence, *refused);
             if known.is_none() && file.refused.get(&this).is_some_and(after_refused) {
                 // It has a gap before it, which sequences cannot show. What comes before the refused one was sent again.
                 return Ok(failed(codes::OUT_OF_ORDER_SEQUENCE_NUMBER, log_start_offset));

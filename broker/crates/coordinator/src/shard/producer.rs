@@ -50,12 +50,6 @@ pub fn last_sequence(base: i32, last_offset_delta: i32) -> i32 {
     base.wrapping_add(last_offset_delta) & i32::MAX
 }
 
-/// Whether a base sequence is before another one. They wrap: before is what is less than half the way round behind.
-pub fn is_before(sequence: i32, other: i32) -> bool {
-    let distance = other.wrapping_sub(sequence) & i32::MAX;
-    distance != 0 && distance < 1 << 30
-}
-
 /// Judges a batch by what is known of its producer (`None`: nothing). `must_follow`: an earlier batch is on its way, so
 /// this one is no beginning.
 pub fn judge(

@@ -258,3 +258,9 @@ fn consecutive_batches_are_slices() {
         [Err(BatchError::Magic(0))]
     );
 }
+
+#[test]
+fn sequences_wrap() {
+    assert!(is_before(i32::MAX, 0) && is_before(i32::MAX - 5, 3) && is_before(0, 1));
+    assert!(!is_before(0, i32::MAX) && !is_before(3, 3));
+}

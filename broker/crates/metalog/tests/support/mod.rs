@@ -60,6 +60,24 @@ pub async fn rebuild(log: &dyn MetadataLog, opened: &Opened) -> Result<Vec<u64>,
     Ok(state)
 }
 
+/// A `term` of a process that is killed after `life`; a log that is broken ends the test.
+pub async fn live(
+    env: &Env,
+    life: Duration,
+    term: impl Future<Output = Result<(), LogError>>,
+    history: &SharedHistory,
+) {
+    match env.timeout(life, term).await {
+        Err(_) => history.lock().crashes += 1,
+        Ok(Err(LogError::Fenced { .. })) => history.lock().fenced += 1,
+        Ok(Err(error @ (LogError::Corrupt(_) | LogError::Invalid(_) | LogError::Closed))) => {
+            panic!("{error}")
+        }
+        // A snapshot may be swept while a slow leader loads it; it starts again.
+        Ok(_) => {}
+    }
+}
+
 /// One term of a leader: take over, append, trim, rest for up to `rest` now and then, until something ends it.
 pub async fn lead(
     log: &dyn MetadataLog,
