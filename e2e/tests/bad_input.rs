@@ -247,7 +247,8 @@ fn a_corrupt_sqlite_file_is_rebuilt() -> anyhow::Result<()> {
             fs::write(path, vec![0x5a; 8192]).expect("written");
             damaged += 1;
         });
-        assert!(damaged > 0, "no file of a view was found");
+        // A node that stops in order deletes its views, as far as it gets.
+        assert!(damaged > 0 || !kill, "no file of a view was found");
         cluster.coordinators[0].start()?;
         cluster.coordinators[0].wait_ready()?;
         let group = format!("after-{kill}");

@@ -39,7 +39,7 @@ pub fn reference() -> anyhow::Result<String> {
     for file in files.iter().map(fs::DirEntry::path) {
         if file.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&file)?;
-            source += text.split("#[cfg(test)]").next().unwrap_or_default();
+            source += text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         }
     }
     render(&structs(&source)?)
