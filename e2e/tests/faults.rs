@@ -14,11 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use e2e::clients::Library;
 use e2e::history::History;
 use e2e::node::{Cluster, Plan};
-use e2e::root;
 use e2e::s3::S3Server;
 use e2e::s3_proxy::{Fault, Proxy, Rule, Verb};
 use e2e::wire::{Wire, batch, topic_name};
@@ -31,34 +29,6 @@ use crate::support::{
     EARLIEST, LATEST, PATIENCE, delete_records, fetch, fetch_versions, for_each_file, known, now, offset,
     produce, produce_batch, transactional, until, values,
 };
-
-#[test]
-fn the_table_of_faults_names_tests_that_exist() -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(root().join("docs/faults.md"))?;
-    let named: Vec<(&str, &str)> = text
-        .split('`')
-        .filter_map(|code| code.split_once(".rs::"))
-        .collect();
-    assert!(named.len() > 30, "{named:?}");
-    for (file, test) in named {
-        let source = std::fs::read_to_string(root().join(format!("{file}.rs")));
-        let source = source.with_context(|| format!("{file}.rs, which docs/faults.md names"))?;
-        assert!(source.contains(&format!("fn {test}(")), "{file}.rs has no {test}");
-    }
-    for line in text.lines().filter(|line| line.starts_with("| ")) {
-        let held = line
-            .trim_end_matches(" |")
-            .rsplit(" | ")
-            .next()
-            .unwrap_or_default();
-        let header = held == "held by" || held.starts_with("---");
-        assert!(
-            header || held == "cannot happen" || held.contains(".rs::"),
-            "nothing holds: {line}"
-        );
-    }
-    Ok(())
-}
 
 fn small() -> Plan {
     Plan {

@@ -7,9 +7,10 @@ use anyhow::{Context, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 use clap::Parser;
 
+use crate::generate;
 use crate::run::run as run_command;
 
-/// Formatting, clippy with warnings as errors, dependency directions, banned crates, file sizes, generated files.
+/// Formatting, clippy with warnings as errors, dependency directions, banned crates, file sizes, generated files, tests that documents name.
 #[derive(Parser)]
 pub struct Args {
     /// Only what takes seconds: leaves out clippy.
@@ -101,6 +102,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     directions(&metadata)?;
     banned(&metadata)?;
     file_sizes()?;
+    named_tests("docs/faults.md")?;
+    generate::run(generate::Args { check: true })?;
     run_command(Command::new("cargo").args(["fmt", "--all", "--check"]))?;
     if !args.quick {
         run_command(Command::new("cargo").args([
@@ -197,6 +200,32 @@ fn file_sizes() -> anyhow::Result<()> {
         Ok(())
     } else {
         bail!("files over {LONGEST_FILE} lines:\n  {}", long.join("\n  "))
+    }
+}
+
+/// Fails when a row of a table is held by nothing, or by a test that does not exist.
+fn named_tests(document: &str) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(document).with_context(|| document.to_owned())?;
+    let mut wrong = Vec::new();
+    let named = text.split('`').filter_map(|code| code.split_once(".rs::"));
+    for (file, test) in named {
+        let source = std::fs::read_to_string(format!("{file}.rs"));
+        if !source.is_ok_and(|source| source.contains(&format!("fn {test}("))) {
+            wrong.push(format!("there is no {file}.rs::{test}"));
+        }
+    }
+    for line in text.lines().filter(|line| line.starts_with("| ")) {
+        let held = line.trim_end_matches(" |").rsplit(" | ").next();
+        let header = held.is_some_and(|held| held == "held by" || held.starts_with("---"));
+        let holds = held.is_some_and(|held| held == "cannot happen" || held.contains(".rs::"));
+        if !header && !holds {
+            wrong.push(format!("nothing holds: {line}"));
+        }
+    }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        bail!("{document}:\n  {}", wrong.join("\n  "))
     }
 }
 

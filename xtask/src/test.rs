@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use clap::Parser;
 
-use crate::{generate, lint, sim, tools};
+use crate::{lint, sim, tools};
 
 /// Runs all tests. Installs the Debian packages that they need when run as root on Debian, names them otherwise.
 #[derive(Parser)]
@@ -114,8 +114,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
     stage("lint");
     tally.check("lint", lint::run(lint::Args { quick: false }));
-    stage("generated files");
-    tally.check("generate --check", generate::run(generate::Args { check: true }));
     tally.cargo(
         "unit tests",
         &["--workspace", "--exclude", "e2e", "--no-fail-fast", "--quiet"],

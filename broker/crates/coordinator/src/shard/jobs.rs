@@ -97,10 +97,13 @@ pub struct Jobs {
 const RETENTION_BATCHES: usize = 2_000;
 /// Partitions whose log start one command moves: about two milliseconds of the leader.
 const RETENTION_MOVES: usize = 200;
-/// Partitions that retention looks at in one read: a few milliseconds of a thread that serves nobody.
+/// Partitions that retention looks at in one read, and batches that it moves past after which it stops: a few milliseconds, in which
+/// nothing that is committed can be copied out of the WAL.
 const RETENTION_PARTITIONS: usize = 256;
-/// Batches that are purged in one log entry, at least and at most.
-const PURGE_LEAST: u32 = 200;
+const RETENTION_READ: usize = 4_000;
+/// Batches that are purged in one log entry, at least and at most. Fewer than the least are a millisecond or two even if each is the last
+/// one of its file.
+const PURGE_LEAST: u32 = 50;
 const PURGE_MOST: u32 = 4_000;
 /// A purge puts a page or two in the WAL for each batch that lies alone: after so many it is checkpointed.
 const PURGED_PER_CHECKPOINT: u32 = 2_000;
@@ -177,8 +180,12 @@ impl ShardService {
         while !work.is_empty() {
             let mut again = Vec::new();
             let mut moves = Vec::new();
-            for partitions in work.chunks(RETENTION_PARTITIONS) {
-                for (id, boundary) in self.boundaries(jobs, partitions).await? {
+            let mut left = &work[..];
+            while !left.is_empty() {
+                let some = &left[..left.len().min(RETENTION_PARTITIONS)];
+                let (looked_at, boundaries) = self.boundaries(jobs, some).await?;
+                left = &left[looked_at..];
+                for (id, boundary) in boundaries {
                     if boundary.batches == RETENTION_BATCHES {
                         again.push(id);
                     }
@@ -204,30 +211,37 @@ impl ShardService {
         Ok(())
     }
 
-    /// How far retention lets each of `partitions` go, of those that it lets go at all.
+    /// How many of `partitions`, one at least, were looked at, and how far retention lets those go that it lets go at all.
     async fn boundaries(
         &self,
         jobs: &Jobs,
         partitions: &[TopicPartition],
-    ) -> Result<Vec<(TopicPartition, Boundary)>, ReplicaError> {
+    ) -> Result<(usize, Vec<(TopicPartition, Boundary)>), ReplicaError> {
         let now = self.env.now();
-        let bounded = partitions.iter().filter_map(|id| {
+        let bounded = partitions.iter().enumerate().filter_map(|(index, id)| {
             let config = (jobs.retention)(id.topic)?;
             let keep_from = (config.retention_ms >= 0).then(|| now.plus(-config.retention_ms));
-            (keep_from.is_some() || config.retention_bytes >= 0).then_some((*id, keep_from, config))
+            (keep_from.is_some() || config.retention_bytes >= 0).then_some((index, *id, keep_from, config))
         });
         let bounded: Vec<_> = bounded.collect();
+        let all = partitions.len();
         if bounded.is_empty() {
-            return Ok(Vec::new());
+            return Ok((all, Vec::new()));
         }
+        // Not while the WAL is copied: what comes after the oldest state that is being read has to stay in it.
+        let _alone = self.shared.checkpointed.lock().await;
         self.scan(move |db| {
-            let mut boundaries = Vec::new();
-            for (id, keep_from, config) in bounded {
+            let (mut boundaries, mut read) = (Vec::new(), 0);
+            for (index, id, keep_from, config) in bounded {
                 let boundary =
                     queries::retention(db, &id, keep_from, config.retention_bytes, RETENTION_BATCHES)?;
+                read += boundary.map_or(0, |boundary| boundary.batches);
                 boundaries.extend(boundary.map(|boundary| (id, boundary)));
+                if read >= RETENTION_READ {
+                    return Ok((index + 1, boundaries));
+                }
             }
-            Ok(boundaries)
+            Ok((all, boundaries))
         })
         .await
     }

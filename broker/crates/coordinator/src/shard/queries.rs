@@ -295,9 +295,8 @@ pub fn retention(
     let mut bytes = bytes - garbage;
     // A batch without a timestamp is as old as its file.
     let mut select = db.prepare_cached(
-        "SELECT b.last_offset, b.size, iif(b.timestamp < 0, f.committed_at, b.timestamp)
-         FROM batches b JOIN files f ON f.id = b.file
-         WHERE b.num = ? AND b.last_offset >= ? ORDER BY b.last_offset LIMIT ?",
+        "SELECT last_offset, size, iif(timestamp < 0, (SELECT committed_at FROM files WHERE id = file), timestamp)
+         FROM batches WHERE num = ? AND last_offset >= ? ORDER BY last_offset LIMIT ?",
     )?;
     let mut rows = select.query((num, log_start, most))?;
     let mut boundary = None;

@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use tokio::sync::watch;
 use types::{Epoch, LogOffset, ShardId, Timestamp};
 
-use super::state::{Shared, remove_all, view};
+use super::state::{LEFT_TO_LEADER, Shared, remove_all, view};
 use super::tail::News;
 use super::views::new_view;
 use super::{Command, Features, Output, ShardState, queries, schema};
@@ -29,8 +29,6 @@ const MAX_TAIL_WAIT: Duration = Duration::from_secs(30);
 
 /// A follower that has not seen the end of the log for so long finds no batches: it might be cut off.
 const MAX_STALENESS: Duration = Duration::from_secs(10);
-/// Pages of the WAL that the leader may copy itself to start it anew: one or two milliseconds.
-const LEFT_TO_LEADER: i64 = 500;
 
 /// What a shard needs to know to run.
 #[derive(Clone)]

@@ -23,6 +23,9 @@ const WAL_LIMIT: u64 = schema::WAL_KEPT;
 /// Where jobs do it, that would hold up commits. A snapshot that takes long keeps the WAL from being started anew meanwhile.
 const WAL_LIMIT_WITH_JOBS: u64 = 4 * schema::WAL_KEPT;
 
+/// Pages of the WAL that the leader may copy itself to start it anew: one or two milliseconds.
+pub(super) const LEFT_TO_LEADER: i64 = 500;
+
 /// Free pages are given back when they are more than this part of the view (one in so many),
 const FREE_PAGES: i64 = 4;
 /// so many after a slot: a step of less than a millisecond.
@@ -308,9 +311,13 @@ impl ShardState {
         };
         let wal = self.dir.join("view.db-wal");
         if asked || std::fs::metadata(wal).map_or(0, |m| m.len()) > limit {
-            // A reader that is in the way only puts it off.
-            self.db
-                .query_row("PRAGMA wal_checkpoint(RESTART)", (), |_| Ok(()))?;
+            // A reader that is in the way only puts it off; a short one is gone when the next slot comes.
+            let (busy, left) = self.db.query_row("PRAGMA wal_checkpoint(RESTART)", (), |row| {
+                Ok((row.get(0)?, row.get::<_, i64>(1)? - row.get::<_, i64>(2)?))
+            })?;
+            if busy && left <= LEFT_TO_LEADER {
+                self.shared.restart_wal.store(true, Ordering::Release);
+            }
         }
         Ok(())
     }

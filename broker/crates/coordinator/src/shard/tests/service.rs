@@ -506,6 +506,13 @@ fn the_wal_is_started_anew_when_a_checkpoint_was_made() {
     for n in 0..300 {
         shard.commit(n, vec![plain(tp(1, 0), 1); 20]);
     }
+    // Someone who reads is in the way, and goes.
+    let reader = rusqlite::Connection::open(shard.dir.path().join("view.db")).unwrap();
+    reader.execute_batch("BEGIN").unwrap();
+    let read: i64 = reader
+        .query_row("SELECT count(*) FROM batches", (), |row| row.get(0))
+        .unwrap();
+    assert_eq!(read, 6_000);
     let path = shard.dir.path().join("view.db-wal");
     let wal = || std::fs::metadata(&path).unwrap().len();
     shard
@@ -513,9 +520,11 @@ fn the_wal_is_started_anew_when_a_checkpoint_was_made() {
         .restart_wal
         .store(true, std::sync::atomic::Ordering::Release);
     shard.commit(1000, vec![plain(tp(1, 0), 1); 20]);
+    reader.execute_batch("ROLLBACK").unwrap();
+    shard.commit(1001, vec![plain(tp(1, 0), 1); 20]);
     let grown = wal();
     assert!(grown > 1 << 20);
-    for n in 1001..1100 {
+    for n in 1002..1100 {
         shard.commit(n, vec![plain(tp(1, 0), 1); 20]);
     }
     assert_eq!(wal(), grown, "it is written from its beginning again");
