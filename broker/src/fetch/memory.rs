@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// An answer takes no more than this part of what is free (but what its first batch needs). So answers become smaller while
 /// many are under way, and those that nobody takes do not leave the others without any.
-const SHARE: usize = 8;
+const SHARE: usize = 4;
 
 /// Memory for the answers of a broker. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -78,11 +78,11 @@ mod tests {
     #[tokio::test]
     async fn an_answer_holds_its_part_until_its_last_slice_is_gone() {
         let memory = AnswerMemory::new(800);
-        assert_eq!(memory.share(), 100);
+        assert_eq!(memory.share(), 200);
         let hold = memory.take(400).await.unwrap();
         let batches = [1, 2].map(|_| hold.attach(Bytes::from_static(b"batch")));
         drop(hold);
-        assert_eq!((memory.used(), memory.share()), (400, 50));
+        assert_eq!((memory.used(), memory.share()), (400, 100));
         let slice = batches[1].slice(1..3);
         drop(batches);
         assert_eq!((memory.used(), &slice[..]), (400, &b"at"[..]));

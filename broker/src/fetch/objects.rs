@@ -1,7 +1,8 @@
 //! The bytes of batches, by their coordinates.
 //!
-//! What has been read of an object is cut up as soon as it is there. If little of it is wanted, that is copied and the rest
-//! dropped: an answer may take minutes to be written, and batches of a few KiB lie in objects of several MiB.
+//! What has been read of an object is cut up as soon as it is there. If little of it is wanted, or nobody has room for all of it,
+//! that is copied and the rest dropped: an answer may take minutes to be written, and batches of a few KiB lie in objects of
+//! several MiB.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use env::{Env, Instant};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kafka_wire::{ResponseError, batch};
-use types::{FastMap, Timestamp};
+use types::{FastMap, FastSet, Timestamp};
 use uuid::Uuid;
 
 use super::neighbours::{Answer, Neighbours, Parts};
@@ -104,18 +105,6 @@ enum Source<'a> {
     Neighbour(Parts),
 }
 
-impl Source<'_> {
-    /// What a slice keeps in memory.
-    fn size(&self) -> u64 {
-        match self {
-            Source::Whole(object) => object.size(),
-            Source::Part { part, .. } => part.bytes.len() as u64,
-            // Nothing was sent but what is wanted.
-            Source::Neighbour(_) => 0,
-        }
-    }
-}
-
 /// Whether these are the bytes of the batch that was committed there.
 pub(super) fn intact(at: &Coordinate, bytes: &[u8]) -> bool {
     let verified = batch::verify(bytes).is_ok_and(|header| {
@@ -161,20 +150,22 @@ impl Objects {
         }
     }
 
-    /// The batches at `coordinates`, in their order. `tail`: they were just pushed here, so other consumers are about
-    /// to read their objects, too.
+    /// The batches at `coordinates`, in their order, each for itself. `tail`: they were just pushed here, so other consumers are
+    /// about to read their objects, too.
     pub async fn read(&self, coordinates: &[(Coordinate, bool)]) -> Vec<Result<Bytes, ReadError>> {
-        let read = self.read_some(coordinates, 0, self.env.instant()).await;
+        let none = FastSet::default();
+        let read = self.read_some(coordinates, &none, 0, self.env.instant()).await;
         let read = read.into_iter();
         read.map(|read| read.unwrap_or(Err(ReadError::Unavailable)))
             .collect()
     }
 
-    /// The same, but when one of the `firsts` is there, the others may be missing if they take long. The objects are read in
+    /// The same, but in slices of the objects in `sliced`, and when one of the `firsts` is there, the others may be missing if they take long. The objects are read in
     /// the order of `coordinates`; the time limit counts from `begun`.
     pub(super) async fn read_some(
         &self,
         coordinates: &[(Coordinate, bool)],
+        sliced: &FastSet<Uuid>,
         firsts: usize,
         begun: Instant,
     ) -> Vec<Option<Result<Bytes, ReadError>>> {
@@ -185,7 +176,7 @@ impl Objects {
         };
         let mut found: Vec<Option<Result<Bytes, ReadError>>> = vec![None; coordinates.len()];
         let needs = self.needs(coordinates).into_iter();
-        let mut reads: FuturesUnordered<_> = needs.map(|need| self.batches(need, deadline)).collect();
+        let mut reads: FuturesUnordered<_> = needs.map(|need| self.batches(need, sliced, deadline)).collect();
         let mut late = pin!(self.env.sleep_until(patience));
         let mut is_late = false;
         loop {
@@ -236,15 +227,20 @@ impl Objects {
     }
 
     /// The batches with their places.
-    async fn batches(&self, need: Need<'_>, deadline: Instant) -> Vec<(usize, Result<Bytes, ReadError>)> {
-        let mut read = self.once(&need, deadline).await;
+    async fn batches(
+        &self,
+        need: Need<'_>,
+        sliced: &FastSet<Uuid>,
+        deadline: Instant,
+    ) -> Vec<(usize, Result<Bytes, ReadError>)> {
+        let mut read = self.once(&need, sliced, deadline).await;
         // They may have been damaged on their way: the store is asked for them once more.
         let corrupt = need.wanted.iter().copied().zip(&mut read);
         let (again, places): (Vec<_>, Vec<_>) = corrupt
             .filter(|(_, bytes)| matches!(bytes, Err(ReadError::Corrupt)))
             .unzip();
         if !again.is_empty() {
-            let second = self.once(&need.only(again), deadline).await;
+            let second = self.once(&need.only(again), sliced, deadline).await;
             for (place, bytes) in places.into_iter().zip(second) {
                 *place = bytes;
             }
@@ -252,12 +248,22 @@ impl Objects {
         need.wanted.iter().map(|(index, _)| *index).zip(read).collect()
     }
 
-    async fn once(&self, need: &Need<'_>, deadline: Instant) -> Vec<Result<Bytes, ReadError>> {
+    async fn once(
+        &self,
+        need: &Need<'_>,
+        sliced: &FastSet<Uuid>,
+        deadline: Instant,
+    ) -> Vec<Result<Bytes, ReadError>> {
         match self.source(need, deadline).await {
             Ok(source) => {
                 let wanted = need.wanted.iter().map(|(_, at)| u64::from(at.size)).sum();
-                let sparse = is_sparse(wanted, source.size());
-                let cut = |(_, at): &(usize, &Coordinate)| self.cut(&source, at, sparse);
+                let copy = match &source {
+                    Source::Whole(_) => !sliced.contains(&need.object),
+                    Source::Part { part, .. } => is_sparse(wanted, part.bytes.len() as u64),
+                    // Nothing was sent but what is wanted.
+                    Source::Neighbour(_) => false,
+                };
+                let cut = |(_, at): &(usize, &Coordinate)| self.cut(&source, at, copy);
                 need.wanted.iter().map(cut).collect()
             }
             Err(error) => vec![Err(error); need.wanted.len()],

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use coordinator::protocol::Coordinate;
-use types::FastMap;
+use types::{FastMap, FastSet};
 use uuid::Uuid;
 
 /// Wanted ranges of an object are read in one go if no more than this lies between them, in bytes: about what the store
@@ -58,11 +58,14 @@ pub(super) struct Share {
     pub(super) counts: Vec<usize>,
     /// What they take.
     pub(super) effort: Effort,
+    /// Objects that it may keep all of; of the others that are in memory as a whole, what is wanted is copied.
+    pub(super) sliced: FastSet<Uuid>,
 }
 
-/// The number of batches of each partition, within `max_bytes` over all. Those that have something get their share in
-/// order, and `random` says which of them is the first, so that each is as often the first as any other: a turn that
-/// passed from partition to partition would mostly pass over empty ones, always to the same successor.
+/// The number of batches of each partition, within `max_bytes` over all. Each that has something gives its first batch, then
+/// each its second one, and so on: what lies side by side in objects comes in one answer, of few objects, and no partition falls
+/// behind the others. `random` says which of them begins, so that each is as often the first as any other: a turn that passed
+/// from partition to partition would mostly pass over empty ones, always to the same successor.
 ///
 /// As in KIP-74 the first partition gives at least one batch, whatever its size: a consumer must always get on. No
 /// other one exceeds a limit.
@@ -87,27 +90,36 @@ pub(super) fn share(
     let mut order: Vec<usize> = offering.map(|(index, _)| index).collect();
     let first = random.checked_rem(order.len() as u64).unwrap_or(0);
     order.rotate_left(usize::try_from(first).unwrap_or(0));
-    for index in order {
-        let (Some(offer), Some(count)) = (offers.get(index), counts.get_mut(index)) else {
-            continue;
-        };
-        let mut within = offer.max_bytes.min(left);
-        for batch in offer.batches {
+    let mut within: Vec<u64> = offers.iter().map(|offer| offer.max_bytes).collect();
+    for depth in 0.. {
+        order.retain(|index| {
+            let (Some(offer), Some(within)) = (offers.get(*index), within.get_mut(*index)) else {
+                return false;
+            };
+            let (Some(batch), Some(count)) = (offer.batches.get(depth), counts.get_mut(*index)) else {
+                return false;
+            };
             let size = u64::from(batch.size);
-            let bounds = (!nothing_yet).then_some(bounds);
-            let too_large = bounds.is_some() && size > within;
-            if too_large || !plan.take(batch, || way(batch, offer.tail), bounds) {
-                break;
+            let way = || way(batch, offer.tail);
+            let fits = nothing_yet || size <= left.min(*within);
+            if !fits || !plan.take(batch, way, bounds, nothing_yet) {
+                return false;
             }
             nothing_yet = false;
-            within = within.saturating_sub(size);
+            *within = within.saturating_sub(size);
             left = left.saturating_sub(size);
             *count += 1;
+            true
+        });
+        if order.is_empty() {
+            break;
         }
     }
+    let sliced = plan.objects.iter().filter(|(_, part)| part.sliced);
     Share {
         counts,
         effort: plan.effort,
+        sliced: sliced.map(|(object, _)| *object).collect(),
     }
 }
 
@@ -125,11 +137,13 @@ struct Part {
     size: u64,
     wanted: u64,
     spans: Spans,
+    /// All of it is kept; otherwise copies.
+    sliced: bool,
 }
 
 impl Plan {
-    /// Takes a batch in, unless there are bounds and it is beyond them.
-    fn take(&mut self, batch: &Coordinate, way: impl FnOnce() -> Way, bounds: Option<Effort>) -> bool {
+    /// Takes a batch in, if it is within the bounds or has to be.
+    fn take(&mut self, batch: &Coordinate, way: impl FnOnce() -> Way, bounds: Effort, must: bool) -> bool {
         let known = self.objects.get(&batch.object).cloned();
         let before = known.as_ref().map_or(Effort::default(), Part::effort);
         let mut part = known.unwrap_or_else(|| Part {
@@ -137,20 +151,26 @@ impl Plan {
             size: batch.object_size,
             wanted: 0,
             spans: Spans::default(),
+            sliced: false,
         });
         part.wanted += u64::from(batch.size);
         if part.way == Way::Ranges {
             part.spans.add(batch);
         }
-        let after = part.effort();
-        // A span that closes a gap makes one of two.
-        let with = |of: fn(&Effort) -> u64| (of(&self.effort) + of(&after)).saturating_sub(of(&before));
-        let effort = Effort {
-            reads: with(|effort| effort.reads),
-            bytes: with(|effort| effort.bytes),
-            held: with(|effort| effort.held),
+        let with = |part: &Part| {
+            let after = part.effort();
+            // A span that closes a gap makes one of two.
+            let with = |of: fn(&Effort) -> u64| (of(&self.effort) + of(&after)).saturating_sub(of(&before));
+            Effort {
+                reads: with(|effort| effort.reads),
+                bytes: with(|effort| effort.bytes),
+                held: with(|effort| effort.held),
+            }
         };
-        if bounds.is_some_and(|bounds| !effort.is_within(bounds)) {
+        part.sliced = part.way != Way::Ranges && !is_sparse(part.wanted, part.size);
+        part.sliced &= with(&part).held <= bounds.held;
+        let effort = with(&part);
+        if !must && !effort.is_within(bounds) {
             return false;
         }
         self.effort = effort;
@@ -161,19 +181,18 @@ impl Plan {
 
 impl Part {
     fn effort(&self) -> Effort {
-        let (reads, bytes) = match self.way {
-            Way::AtHand => (0, 0),
-            Way::Whole => (1, self.size),
-            Way::Ranges => (self.spans.0.len() as u64, self.spans.bytes()),
+        let whole = if self.sliced {
+            self.size.max(self.wanted)
+        } else {
+            self.wanted
         };
-        let held = held(self.wanted, self.size);
+        let (reads, bytes, held) = match self.way {
+            Way::AtHand => (0, 0, whole),
+            Way::Whole => (1, self.size, whole),
+            Way::Ranges => (self.spans.0.len() as u64, self.spans.bytes(), self.spans.bytes()),
+        };
         Effort { reads, bytes, held }
     }
-}
-
-/// What `wanted` bytes of an object of `size` keep in memory at most: copies of them, or slices of so many times as much.
-pub(super) fn held(wanted: u64, size: u64) -> u64 {
-    wanted.saturating_mul(SPARSE).min(size.max(wanted))
 }
 
 /// Whether `wanted` bytes of a whole are copied out of it.

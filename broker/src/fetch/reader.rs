@@ -15,7 +15,7 @@ use types::{ShardId, TopicPartition};
 
 use super::memory::AnswerMemory;
 use super::objects::{Objects, ReadError};
-use super::plan::{Effort, Offer, held, share};
+use super::plan::{Effort, Offer, Share, share};
 use super::window::{Bounds, Look, Windows};
 use crate::rpc::Coordinators;
 
@@ -142,8 +142,7 @@ impl Fetcher {
 
     /// One batch. It counts as an answer until it is dropped.
     pub async fn batch(&self, at: &Coordinate) -> Result<Bytes, ReadError> {
-        let held = held(u64::from(at.size), at.object_size);
-        let hold = self.env.timeout(ROOM, self.memory.take(held)).await;
+        let hold = self.env.timeout(ROOM, self.memory.take(u64::from(at.size))).await;
         let Ok(Some(hold)) = hold else {
             return Err(ReadError::Unavailable);
         };
@@ -342,7 +341,7 @@ impl Fetcher {
             tracing::debug!(used = self.memory.used(), "no memory for an answer");
             return views.into_iter().map(View::empty).collect();
         };
-        let read = self.batches(&views, &share.counts, begun).await;
+        let read = self.batches(&views, &share, begun).await;
         let fetched = views.into_iter().zip(read).map(|(view, read)| {
             let mut good = Vec::with_capacity(read.len());
             let mut failure = None;
@@ -375,11 +374,14 @@ impl Fetcher {
     async fn batches(
         &self,
         views: &[View],
-        counts: &[usize],
+        share: &Share,
         begun: Instant,
     ) -> Vec<Vec<Option<Result<Bytes, ReadError>>>> {
-        let (indexes, coordinates, firsts) = rounds(views, counts);
-        let found = self.objects.read_some(&coordinates, firsts, begun).await;
+        let (indexes, coordinates, firsts) = rounds(views, &share.counts);
+        let found = self
+            .objects
+            .read_some(&coordinates, &share.sliced, firsts, begun)
+            .await;
         let mut read: Vec<Vec<_>> = vec![Vec::new(); views.len()];
         for (index, bytes) in indexes.into_iter().zip(found) {
             if let Some(of_partition) = read.get_mut(index) {

@@ -50,7 +50,7 @@ fn limits_hold_for_each_partition_and_for_all() {
         shared(&[(&[10, 10, 10], 20), (&[10, 10, 10], 100)], 1000, 0),
         [2, 3]
     );
-    assert_eq!(shared(&[(&[10, 10, 10], 100), (&[10, 10], 100)], 40, 0), [3, 1]);
+    assert_eq!(shared(&[(&[10, 10, 10], 100), (&[10, 10], 100)], 40, 0), [2, 2]);
 }
 
 #[test]
@@ -107,14 +107,14 @@ fn what_has_to_be_read_and_kept_is_bounded_but_for_the_first_batch() {
         // What is in memory costs no read, and what is read for one partition nothing for another.
         (reads, Way::AtHand, [100, 100]),
         (reads, Way::Whole, [5, 5]),
-        (reads, Way::Ranges, [5, 0]),
+        (reads, Way::Ranges, [3, 2]),
         (bytes, Way::AtHand, [100, 100]),
         (bytes, Way::Whole, [2, 2]),
         (bytes, Way::Ranges, [100, 100]),
-        // As if up to four times as much was kept.
-        (held, Way::AtHand, [3, 0]),
-        (held, Way::Whole, [3, 0]),
-        (held, Way::Ranges, [3, 0]),
+        // Little is copied.
+        (held, Way::AtHand, [6, 6]),
+        (held, Way::Whole, [6, 6]),
+        (held, Way::Ranges, [6, 6]),
         (Effort::default(), Way::Ranges, [1, 0]),
         (Effort::default(), Way::Whole, [1, 0]),
     ] {
@@ -141,6 +141,27 @@ fn all_of_an_object_is_held_once() {
         assert_eq!(effort.held, 4 * MIB);
         let read = if way == Way::AtHand { 0 } else { 1 };
         assert_eq!((effort.reads, effort.bytes), (read, read * 4 * MIB));
+    }
+}
+
+#[test]
+fn what_has_no_room_as_a_whole_is_copied() {
+    let all: Vec<_> = (1..=3)
+        .flat_map(|object| [at(object, 0, MIB), at(object, MIB, MIB / 2)])
+        .collect();
+    let offer = Offer {
+        batches: &all,
+        max_bytes: 64 * MIB,
+        tail: true,
+    };
+    for (bound, count, sliced, held) in [(24, 6, 3, 24), (12, 4, 1, 11), (8, 2, 1, 8), (0, 1, 0, 2)] {
+        let bounds = Effort {
+            held: bound * MIB / 2,
+            ..UNBOUNDED
+        };
+        let share = share(&[offer], 64 * MIB, bounds, 0, |_, _| Way::AtHand);
+        let found = (share.counts, share.sliced.len(), share.effort.held);
+        assert_eq!(found, (vec![count], sliced, held * MIB / 2), "{bound}");
     }
 }
 

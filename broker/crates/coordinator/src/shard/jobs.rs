@@ -182,9 +182,9 @@ impl ShardService {
             let mut moves = Vec::new();
             let mut left = &work[..];
             while !left.is_empty() {
-                let some = &left[..left.len().min(RETENTION_PARTITIONS)];
+                let some = left.get(..RETENTION_PARTITIONS).unwrap_or(left);
                 let (looked_at, boundaries) = self.boundaries(jobs, some).await?;
-                left = &left[looked_at..];
+                left = left.get(looked_at..).unwrap_or_default();
                 for (id, boundary) in boundaries {
                     if boundary.batches == RETENTION_BATCHES {
                         again.push(id);
