@@ -165,11 +165,8 @@ impl Api {
             Ok(batch) => batch,
             Err(error) => return failed(error.response_error()),
         };
-        match self
-            .env
-            .blocking(move || find(&batch, &at, from, timestamp))
-            .await
-        {
+        let find = move || find(&batch, &at, from, timestamp);
+        match self.readers.turn(find).await {
             Ok(Some((offset, time))) => ListOffsetsResult {
                 offset,
                 timestamp: Timestamp(time),

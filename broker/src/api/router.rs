@@ -1,5 +1,7 @@
 //! From a frame to the file of its API.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -11,6 +13,9 @@ use super::call::Call;
 use crate::net::frames::Frame;
 use crate::net::memory::Memory;
 use crate::net::{Answer, Handler, Peer, Taken};
+
+/// Clients give up after 30 seconds (`request.timeout.ms`).
+const EARLY: Duration = Duration::from_secs(30);
 
 impl Handler for Api {
     fn handle(&self, peer: &Peer, frame: Frame) -> Taken {
@@ -60,7 +65,8 @@ impl Api {
     }
 
     /// A node that has not heard of the cluster yet would deny every topic and every group. As at a broker of Kafka, who comes
-    /// so early waits: some of the answers would end clients.
+    /// so early waits: some of the answers would end clients. Whoever has waited for [`EARLY`] has given up, or asks another broker:
+    /// what it wanted written must not come later than what it has written since.
     fn take_later(&self, call: Call, request: RequestKind, memory: Option<Memory>) -> Taken {
         let api = self.clone();
         let taking = async move {
@@ -68,6 +74,7 @@ impl Api {
                 biased;
                 () = api.metadata.clone().known() => {}
                 () = api.draining.cancelled() => return Taken::Now(std::future::ready(Answer::Close).boxed()),
+                () = api.env.sleep(EARLY) => return Taken::Now(std::future::ready(Answer::Close).boxed()),
             }
             api.take(call, request, memory)
         };

@@ -161,16 +161,26 @@ impl Readers {
             refused: Vec::new(),
         };
         while rest.batches.len() > 0 {
-            // It is never closed. Who stops waiting leaves the work to its end: the turn must last as long.
-            let turn = self.turns.clone().acquire_owned().await;
-            let read = move || {
-                rest.go_on();
-                drop(turn);
-                rest
-            };
-            rest = self.env.blocking(read).await;
+            rest = self
+                .turn(move || {
+                    rest.go_on();
+                    rest
+                })
+                .await;
         }
         rest.refused
+    }
+
+    /// Does what decompresses up to a batch, when it is its turn.
+    pub async fn turn<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        // It is never closed. Who stops waiting leaves the work to its end: the turn must last as long.
+        let turn = self.turns.clone().acquire_owned().await;
+        let work = move || {
+            let done = work();
+            drop(turn);
+            done
+        };
+        self.env.blocking(work).await
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) async fn run(service: Arc<ControllerService>) {
                 false => &mut creations,
             };
             if running.len() < AT_ONCE && ready(topic) && topics.insert(*id) {
-                running.push(finish(service.clone(), *id));
+                running.push(finish(service.clone(), *id, topic.deleting));
             }
         }
         tokio::select! {
@@ -81,15 +81,16 @@ pub(crate) async fn run(service: Arc<ControllerService>) {
     }
 }
 
-/// Works on one topic until nothing is left to do.
-async fn finish(service: Arc<ControllerService>, id: TopicId) -> TopicId {
+/// Works on one topic until nothing is left to do, or it is deleted meanwhile: that is another kind of work.
+async fn finish(service: Arc<ControllerService>, id: TopicId, deleting: bool) -> TopicId {
     let mut retry = FIRST_RETRY;
     loop {
         let metadata = service.metadata();
-        let Some(topic) = metadata.topics.get(&id).filter(|topic| unfinished(topic)) else {
+        let topic = metadata.topics.get(&id);
+        let Some(topic) = topic.filter(|topic| unfinished(topic) && topic.deleting == deleting) else {
             return id;
         };
-        let step = match topic.deleting {
+        let step = match deleting {
             true => delete(&service, &metadata, topic).await,
             false => create(&service, topic).await,
         };
@@ -100,7 +101,7 @@ async fn finish(service: Arc<ControllerService>, id: TopicId) -> TopicId {
                 Err(_) => return id,
             },
             Err(error) => {
-                tracing::warn!(topic = topic.name, deleting = topic.deleting, %error, "a shard has not answered; trying again");
+                tracing::warn!(topic = topic.name, deleting, %error, "a shard has not answered; trying again");
                 service.env().sleep(service.env().jittered(retry)).await;
                 retry = (retry * 2).min(LAST_RETRY);
             }

@@ -60,8 +60,9 @@ impl GroupService {
         if kept.is_empty() {
             self.delete_group(id, fits).await?;
         } else if !expired.is_empty() {
-            let deleted = self.delete_offsets(id, expired.iter()).await;
-            deleted.map_err(|error| code(&error))?;
+            // What is committed meanwhile would go with what has expired.
+            let deletion = self.delete_offsets(id, expired.iter());
+            self.while_deleting(id, fits, deletion, |_| ()).await?;
         }
         Ok(())
     }

@@ -25,6 +25,20 @@ impl GroupService {
         group: &str,
         fits: impl Fn(&Group) -> bool,
     ) -> Result<bool, ResponseError> {
+        let deletion = self.delete_stored(group);
+        self.while_deleting(group, fits, deletion, |state| drop(state.groups.remove(group)))
+            .await
+    }
+
+    /// Has `deletion` done while nobody joins a group without members, commits or fetches, and then `done`. False: there is none, or it
+    /// does not fit.
+    pub(crate) async fn while_deleting(
+        &self,
+        group: &str,
+        fits: impl Fn(&Group) -> bool,
+        deletion: impl Future<Output = Result<(), ReplicaError>>,
+        done: impl FnOnce(&mut Groups),
+    ) -> Result<bool, ResponseError> {
         let begun = loop {
             // A save that ended after the deletion would bring the group back: the last member may just have left.
             let saved = self.saved.notified();
@@ -44,11 +58,11 @@ impl GroupService {
         if !begun {
             return Ok(false);
         }
-        let deleted = self.delete_stored(group).await;
+        let deleted = deletion.await;
         let mut state = self.state.lock();
         state.deleting.remove(group);
         deleted.map_err(|error| code(&error))?;
-        state.groups.remove(group);
+        done(&mut state);
         Ok(true)
     }
 

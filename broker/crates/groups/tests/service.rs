@@ -169,6 +169,34 @@ async fn offsets_expire_seven_days_after_the_last_member_left() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_committed_while_others_expire_is_kept() {
+    const ALL: i32 = 3_500;
+    let mut lab = Lab::new();
+    let groups = lab.open().await;
+    commit(&groups, "g", NOBODY, 0..ALL, "").await;
+    lab.env.sleep(Duration::from_secs(6 * 24 * 3600)).await;
+    // So the group stays.
+    assert_eq!(commit(&groups, "g", NOBODY, 0..1, "").await, [0]);
+    lab.env.sleep(Duration::from_secs(24 * 3600 - 300)).await;
+    // Each step of the deletion takes a while, and another one follows.
+    lab.fate.lock().unwrap().delay = Duration::from_secs(2);
+    let shard = lab.shard.clone().unwrap();
+    while shard.fetch_offsets("g".to_owned(), None).await.unwrap().len() == ALL as usize {
+        lab.env.sleep(Duration::from_secs(1)).await;
+    }
+    while commit(&groups, "g", NOBODY, ALL - 1..ALL, "").await != [0] {
+        lab.env.sleep(Duration::from_secs(1)).await;
+    }
+    lab.env.sleep(Duration::from_secs(60)).await;
+    let kept: Vec<i32> = committed(&groups, "g")
+        .await
+        .iter()
+        .map(|(partition, ..)| *partition)
+        .collect();
+    assert_eq!(kept, [0, ALL - 1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_commit_larger_than_the_log_takes_at_once_is_kept_whole() {
     let mut lab = Lab::new();
     let groups = lab.open().await;

@@ -86,6 +86,8 @@ struct Shards {
     calls: Mutex<usize>,
     /// By number of the call, from 0.
     fates: Mutex<BTreeMap<usize, Fate>>,
+    /// Of all other calls that create.
+    creations: Mutex<Option<Fate>>,
     /// Of all other calls that delete.
     deletions: Mutex<Option<Fate>>,
 }
@@ -131,7 +133,8 @@ impl ShardRpc for Shards {
         request: CreatePartitionsRequest,
     ) -> Result<(), RpcError> {
         assert_eq!(leader.id, request.shard);
-        self.call(None, || {
+        let fate = *self.creations.lock();
+        self.call(fate, || {
             let mut bound = self.bound.lock();
             bound.extend(
                 request

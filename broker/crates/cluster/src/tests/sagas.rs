@@ -237,6 +237,30 @@ async fn many_topics_are_created_again_while_they_cannot_be_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn topics_that_can_be_neither_created_nor_deleted_hold_no_creation_up() {
+    let mut lab = Lab::new();
+    let controller = lab.controller(0).await;
+    lab.nodes(&controller, &["a"]).await;
+    *lab.shards.creations.lock() = Some(Fate::Refused);
+    *lab.shards.deletions.lock() = Some(Fate::Refused);
+    let names: Vec<String> = (0..100).map(|number| format!("t{number}")).collect();
+    let request = CreateTopicsRequest::default()
+        .with_topics(names.iter().map(|name| creatable(name, 1)).collect())
+        .with_timeout_ms(0);
+    controller.create_topics(&request).await.unwrap();
+    lab.env.sleep(Duration::from_secs(5)).await;
+    let deletion = DeleteTopicsRequest::default()
+        .with_topic_names(names.iter().map(|topic| name(topic)).collect())
+        .with_timeout_ms(0);
+    controller.delete_topics(&deletion).await.unwrap();
+    *lab.shards.creations.lock() = None;
+    let answer = create(&controller, vec![creatable("other", 1)]).await;
+    assert_eq!(answer.topics[0].error_code, 0);
+    *lab.shards.deletions.lock() = None;
+    lab.until(|| controller.metadata().topics.len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_topic_that_waits_for_its_name_can_be_deleted() {
     let mut lab = Lab::new();
     let controller = lab.controller(0).await;

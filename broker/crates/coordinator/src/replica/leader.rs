@@ -86,7 +86,6 @@ pub(super) struct Leader<'a, S: StateMachine> {
     /// What has nothing to log. It rests on what is applied, but is true only if this node still leads: it is answered
     /// when a call that was begun after it has confirmed that.
     unconfirmed: Vec<Item<S>>,
-    now: Timestamp,
     stopping: bool,
     snapshot: Snapshots,
 }
@@ -140,7 +139,6 @@ impl<'a, S: StateMachine> Leader<'a, S> {
         };
         Self {
             asked: env.instant(),
-            now: env.now(),
             env: env.clone(),
             name,
             log,
@@ -231,9 +229,7 @@ impl<'a, S: StateMachine> Leader<'a, S> {
     fn accept(&mut self, message: Message<S>) -> Result<(), End> {
         match message {
             Message::Command(command, reply) => {
-                // Time as the log sees it never goes back while one node leads.
-                self.now = self.now.max(self.env.now());
-                self.judge(command, self.now, reply)?;
+                self.judge(command, self.env.now(), reply)?;
             }
             Message::Barrier(reply) => self.group.items.push(Item::Barrier(reply)),
             Message::Lead => {}

@@ -97,7 +97,7 @@ pub struct Jobs {
 const RETENTION_BATCHES: usize = 2_000;
 /// Partitions whose log start one command moves: about two milliseconds of the leader.
 const RETENTION_MOVES: usize = 200;
-/// Partitions that retention looks at in one read, and batches that it moves past after which it stops: a few milliseconds, in which
+/// Partitions that retention looks at in one read, and batches after which it stops: a few milliseconds, in which
 /// nothing that is committed can be copied out of the WAL.
 const RETENTION_PARTITIONS: usize = 256;
 const RETENTION_READ: usize = 4_000;
@@ -132,13 +132,13 @@ impl ShardService {
     /// Runs the jobs until the shard is no longer led from here.
     pub async fn run_jobs(&self, jobs: &Jobs) {
         let options = &jobs.options;
-        self.shared.has_jobs.store(true, Ordering::Relaxed);
         let asked = Mutex::new(Place::default());
         let forgotten = Mutex::new(0);
         let all = async {
             if self.leading().await.is_err() {
                 return;
             }
+            self.shared.has_jobs.store(true, Ordering::Relaxed);
             futures::join!(
                 self.repeat("retention", options.retention_interval, || self
                     .retention_pass(jobs)),
@@ -233,9 +233,9 @@ impl ShardService {
         self.scan(move |db| {
             let (mut boundaries, mut read) = (Vec::new(), 0);
             for (index, id, keep_from, config) in bounded {
-                let boundary =
+                let (boundary, batches) =
                     queries::retention(db, &id, keep_from, config.retention_bytes, RETENTION_BATCHES)?;
-                read += boundary.map_or(0, |boundary| boundary.batches);
+                read += batches;
                 boundaries.extend(boundary.map(|boundary| (id, boundary)));
                 if read >= RETENTION_READ {
                     return Ok((index + 1, boundaries));

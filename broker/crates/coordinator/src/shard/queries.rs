@@ -259,8 +259,8 @@ pub struct Boundary {
     pub batches: usize,
 }
 
-/// The boundary that retention sets, looking at the `max_batches` oldest batches, and at as many that wait for their purge. Limits below 0
-/// do not apply.
+/// The boundary that retention sets, looking at the `max_batches` oldest batches, and at as many that wait for their purge; and how many
+/// these were. Limits below 0 do not apply.
 /// A batch goes when it is older than `keep_from`, or when the partition has `retention_bytes` without it.
 pub fn retention(
     db: &Connection,
@@ -268,7 +268,7 @@ pub fn retention(
     keep_from: Option<Timestamp>,
     retention_bytes: i64,
     max_batches: usize,
-) -> Result<Option<Boundary>> {
+) -> Result<(Option<Boundary>, usize)> {
     let row = db
         .prepare_cached("SELECT num, log_start, bytes FROM partitions WHERE topic = ? AND partition = ?")?
         .query_row((id.topic.0.as_bytes(), id.partition), |row| {
@@ -280,17 +280,20 @@ pub fn retention(
         })
         .optional()?;
     let Some((num, log_start, bytes)) = row else {
-        return Ok(None);
+        return Ok((None, 0));
     };
     let most = max_batches.cast_signed() as i64;
     // What is below the log start is not purged yet, but counts no more. If that is too much to look at, size waits for the purge: no byte
     // is free any sooner.
-    let (garbage, unpurged): (i64, i64) = db
-        .prepare_cached(
-            "SELECT ifnull(sum(size), 0), count(*) FROM
-                (SELECT size FROM batches WHERE num = ? AND last_offset < ? LIMIT ?)",
-        )?
-        .query_row((num, log_start, most + 1), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (garbage, unpurged): (i64, i64) = match retention_bytes {
+        ..0 => (0, 0),
+        0.. => db
+            .prepare_cached(
+                "SELECT ifnull(sum(size), 0), count(*) FROM
+                    (SELECT size FROM batches WHERE num = ? AND last_offset < ? LIMIT ?)",
+            )?
+            .query_row((num, log_start, most + 1), |row| Ok((row.get(0)?, row.get(1)?)))?,
+    };
     let by_size = retention_bytes >= 0 && unpurged <= most;
     let mut bytes = bytes - garbage;
     // A batch without a timestamp is as old as its file.
@@ -320,7 +323,7 @@ pub fn retention(
             batches,
         });
     }
-    Ok(boundary)
+    Ok((boundary, batches + usize::try_from(unpurged).unwrap_or_default()))
 }
 
 /// Producers unused since before `before`, from the key `after` on.

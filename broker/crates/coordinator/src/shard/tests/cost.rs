@@ -66,8 +66,10 @@ fn finding_batches_costs_the_same_however_far_behind_the_reader_is() {
 #[test]
 fn retention_looks_at_no_more_than_it_may() {
     const MOST: usize = 50;
-    let by_time = |db: &Connection| queries::retention(db, &tp(1, 0), Some(Timestamp(i64::MAX)), -1, MOST);
-    let by_size = |db: &Connection| queries::retention(db, &tp(1, 0), None, 0, MOST);
+    let by_time = |db: &Connection| {
+        queries::retention(db, &tp(1, 0), Some(Timestamp(i64::MAX)), -1, MOST).map(|found| found.0)
+    };
+    let by_size = |db: &Connection| queries::retention(db, &tp(1, 0), None, 0, MOST).map(|found| found.0);
     let all = |from: i64| {
         Some(Boundary {
             offset: from * RECORDS + MOST as i64 * RECORDS,

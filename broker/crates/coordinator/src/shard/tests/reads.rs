@@ -175,7 +175,7 @@ fn delete_records_moves_the_start_once_and_only_forward() {
 fn retention_by_time_and_size() {
     let mut shard = filled();
     let bound = |shard: &Shard, keep_from: Option<i64>, bytes, max| {
-        shard.read(|db| queries::retention(db, &tp(1, 0), keep_from.map(Timestamp), bytes, max))
+        shard.read(|db| Ok(queries::retention(db, &tp(1, 0), keep_from.map(Timestamp), bytes, max)?.0))
     };
     assert_eq!(bound(&shard, None, -1, 100), None);
     assert_eq!(

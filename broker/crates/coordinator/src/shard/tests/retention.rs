@@ -187,6 +187,38 @@ async fn retention_catches_up_in_one_pass_and_forgets_what_expired() {
     assert_eq!(rows("files WHERE results IS NOT NULL").await, Ok(0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_put_right_under_the_leader_keeps_nothing_from_being_deleted() {
+    const DAY: i64 = 24 * 3600 * 1000;
+    let world = env::Simulation::new(1);
+    let env = world.node("test");
+    let pair = pair(&env).await;
+    let shard = &pair.shards[0];
+    create_topic(shard, 1, 1).await;
+    let key = key(object(1));
+    pair.store
+        .put(&key, vec![Bytes::from_static(b"x")])
+        .await
+        .unwrap();
+    shard.commit_file(file(1, vec![plain(tp(1, 0), 1)])).await;
+    world.net().set_clock("test", DAY);
+    create_topic(shard, 2, 1).await;
+    world.net().set_clock("test", 0);
+    let request = DeleteRecordsRequest {
+        shard: ShardId(0),
+        partitions: vec![DeleteRecordsPartition {
+            partition: tp(1, 0),
+            offset: -1,
+        }],
+    };
+    assert_eq!(shard.delete_records(request).await.partitions[0].error_code, NONE);
+    env.sleep(Duration::from_secs(15 * 60)).await;
+    assert!(
+        pair.store.get(&key).await.is_err(),
+        "dead for more than the grace"
+    );
+}
+
 /// Retention lets a hundred thousand batches go while somebody commits. A commit waits for the slot in flight and its own, and
 /// what is deleted in these is a small part of all that goes.
 #[tokio::test(start_paused = true)]
