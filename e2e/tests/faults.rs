@@ -47,6 +47,9 @@ fn deleted_records_are_out_of_range_not_skipped() -> anyhow::Result<()> {
         produce(&mut wire, "cut", 0, &[value])?;
     }
     assert_eq!(delete_records(&mut wire, "cut", 0, 2)?, (0, 2));
+    // Whoever was told of it finds it done at once.
+    let found = fetch(&mut wire, "cut", &[(0, 1)])?.remove(0);
+    assert_eq!(found.error_code, ResponseError::OffsetOutOfRange.code());
     for broker in &cluster.brokers {
         let mut wire = Wire::connect(&broker.address())?;
         known(&mut wire, "cut", 1)?;

@@ -31,7 +31,14 @@ impl Api {
         let ask = |shard, partitions| async move {
             let request = Ask { shard, partitions };
             match self.coordinators.delete_records(&request, deadline).await {
-                Ok(answer) if answer.error_code == 0 => Some(answer.partitions),
+                Ok(answer) if answer.error_code == 0 => {
+                    // Whoever has the answer does not find here what it has deleted.
+                    for (asked, result) in request.partitions.iter().zip(&answer.partitions) {
+                        // -1 with an error.
+                        self.fetcher.deleted(&asked.partition, result.low_watermark);
+                    }
+                    Some(answer.partitions)
+                }
                 other => {
                     tracing::debug!(failure = ?other.err(), "records cannot be deleted");
                     None

@@ -322,7 +322,7 @@ async fn offsets_outside_the_log_are_out_of_range_on_both_sides() {
     let deleted = client.call(&request, 2).await;
     let deleted = &deleted.topics[0].partitions[0];
     assert_eq!((deleted.error_code, deleted.low_watermark), (0, 5));
-    c.env.sleep(SECOND).await;
+    // At once, as at the leader of a partition of Kafka.
     assert_eq!(error_of(&client.fetch("t", 4).await), out_of_range);
     assert_eq!(offsets_of(&client.fetch("t", 5).await), [0]);
     assert_eq!(client.offset("t", -2).await.1, 5);

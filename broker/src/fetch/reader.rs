@@ -140,6 +140,11 @@ impl Fetcher {
         }
     }
 
+    /// See [`Windows::deleted`].
+    pub fn deleted(&self, partition: &TopicPartition, log_start_offset: i64) {
+        self.windows.deleted(partition, log_start_offset);
+    }
+
     /// One batch. It counts as an answer until it is dropped.
     pub async fn batch(&self, at: &Coordinate) -> Result<Bytes, ReadError> {
         let hold = self.env.timeout(ROOM, self.memory.take(u64::from(at.size))).await;

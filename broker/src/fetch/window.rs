@@ -133,6 +133,14 @@ impl Windows {
         known.wake();
     }
 
+    /// The leader has said that records below `log_start_offset` are deleted: here, too, nobody reads them from now on.
+    pub fn deleted(&self, partition: &TopicPartition, log_start_offset: i64) {
+        if let Some(known) = self.0.lock().partitions.get_mut(partition) {
+            known.bounds.log_start_offset = known.bounds.log_start_offset.max(log_start_offset);
+            known.wake();
+        }
+    }
+
     /// Forgets a shard: its leader has been silent for too long.
     pub fn forget(&self, shard: ShardId) {
         let mut state = self.0.lock();

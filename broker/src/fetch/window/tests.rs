@@ -183,3 +183,20 @@ fn the_number_of_coordinates_is_bounded() {
     assert_eq!(windows.look(&partition(0), 2, 1000), Look::Ask);
     assert_eq!(offsets(windows.look(&partition(0), 100, 100)), [100]);
 }
+
+#[test]
+fn what_the_leader_has_deleted_is_below_the_start_before_it_is_pushed() {
+    let windows = following();
+    windows.update(SHARD, news(false, 11, vec![update(0, 0, 10, &[(0, 4), (5, 9)])]));
+    let look = |offset| windows.look(&partition(0), offset, 1000);
+    windows.deleted(&partition(0), 5);
+    windows.deleted(&partition(0), -1);
+    windows.deleted(&partition(1), 5);
+    let bounds = Bounds {
+        log_start_offset: 5,
+        high_watermark: 10,
+    };
+    assert_eq!(look(4), Look::Below(bounds));
+    assert_eq!(look(5), Look::Batches(bounds, vec![batch(5, 9)]));
+    assert_eq!(windows.look(&partition(1), 0, 1000), Look::Ask);
+}
