@@ -207,7 +207,13 @@ fn file_sizes() -> anyhow::Result<()> {
 fn named_tests(document: &str) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(document).with_context(|| document.to_owned())?;
     let mut wrong = Vec::new();
-    let named = text.split('`').filter_map(|code| code.split_once(".rs::"));
+    let named: Vec<_> = text
+        .split('`')
+        .filter_map(|code| code.split_once(".rs::"))
+        .collect();
+    if named.len() <= 30 {
+        wrong.push(format!("only {} tests are named", named.len()));
+    }
     for (file, test) in named {
         let source = std::fs::read_to_string(format!("{file}.rs"));
         if !source.is_ok_and(|source| source.contains(&format!("fn {test}("))) {

@@ -136,7 +136,10 @@ impl Windows {
     /// The leader has said that records below `log_start_offset` are deleted: here, too, nobody reads them from now on.
     pub fn deleted(&self, partition: &TopicPartition, log_start_offset: i64) {
         if let Some(known) = self.0.lock().partitions.get_mut(partition) {
-            known.bounds.log_start_offset = known.bounds.log_start_offset.max(log_start_offset);
+            known.advance(Bounds {
+                log_start_offset,
+                ..known.bounds
+            });
             known.wake();
         }
     }

@@ -19,9 +19,9 @@ fn growth(topic: &str, count: i32) -> CreatePartitionsRequest {
         .with_timeout_ms(30_000)
 }
 
-fn deletion(topic: &str) -> DeleteTopicsRequest {
+fn deletion(topics: &[impl AsRef<str>]) -> DeleteTopicsRequest {
     DeleteTopicsRequest::default()
-        .with_topic_names(vec![name(topic)])
+        .with_topic_names(topics.iter().map(|topic| name(topic.as_ref())).collect())
         .with_timeout_ms(30_000)
 }
 
@@ -99,7 +99,7 @@ async fn a_deletion_survives_the_controller_at_every_step() {
         let asked = first.clone();
         let deleting = lab
             .env
-            .spawn(async move { asked.delete_topics(&deletion("t")).await });
+            .spawn(async move { asked.delete_topics(&deletion(&["t"])).await });
         lab.env.sleep(Duration::from_secs(1)).await;
         assert!(visible(&first, "t").is_none(), "gone for clients at once");
 
@@ -162,7 +162,7 @@ async fn a_topic_can_be_deleted_while_it_is_created() {
         .with_timeout_ms(0);
     controller.create_topics(&request).await.unwrap();
     let answer = controller
-        .delete_topics(&deletion("t").with_timeout_ms(0))
+        .delete_topics(&deletion(&["t"]).with_timeout_ms(0))
         .await
         .unwrap();
     assert_eq!(answer.responses[0].error_code, 0);
@@ -185,7 +185,7 @@ async fn a_new_topic_waits_until_the_offsets_of_the_former_one_are_gone() {
         .lock()
         .extend((done..done + 8).map(|call| (call, Fate::Refused)));
     let answer = controller
-        .delete_topics(&deletion("t").with_timeout_ms(0))
+        .delete_topics(&deletion(&["t"]).with_timeout_ms(0))
         .await
         .unwrap();
     assert_eq!(answer.responses[0].error_code, 0);
@@ -207,10 +207,10 @@ async fn many_topics_are_created_again_while_they_cannot_be_deleted() {
     let all = || names.iter().map(|name| creatable(name, 1)).collect::<Vec<_>>();
     create(&first, all()).await;
     *lab.shards.deletions.lock() = Some(Fate::Refused);
-    let deletion = DeleteTopicsRequest::default()
-        .with_topic_names(names.iter().map(|topic| name(topic)).collect())
-        .with_timeout_ms(0);
-    first.delete_topics(&deletion).await.unwrap();
+    first
+        .delete_topics(&deletion(&names).with_timeout_ms(0))
+        .await
+        .unwrap();
     let request = CreateTopicsRequest::default()
         .with_topics(all())
         .with_timeout_ms(0);
@@ -249,10 +249,10 @@ async fn topics_that_can_be_neither_created_nor_deleted_hold_no_creation_up() {
         .with_timeout_ms(0);
     controller.create_topics(&request).await.unwrap();
     lab.env.sleep(Duration::from_secs(5)).await;
-    let deletion = DeleteTopicsRequest::default()
-        .with_topic_names(names.iter().map(|topic| name(topic)).collect())
-        .with_timeout_ms(0);
-    controller.delete_topics(&deletion).await.unwrap();
+    controller
+        .delete_topics(&deletion(&names).with_timeout_ms(0))
+        .await
+        .unwrap();
     *lab.shards.creations.lock() = None;
     let answer = create(&controller, vec![creatable("other", 1)]).await;
     assert_eq!(answer.topics[0].error_code, 0);
@@ -271,7 +271,7 @@ async fn a_topic_that_waits_for_its_name_can_be_deleted() {
         .fates
         .lock()
         .extend((done..done + 8).map(|call| (call, Fate::Refused)));
-    let at_once = deletion("t").with_timeout_ms(0);
+    let at_once = deletion(&["t"]).with_timeout_ms(0);
     controller.delete_topics(&at_once).await.unwrap();
     let request = CreateTopicsRequest::default()
         .with_topics(vec![creatable("t", 1)])
